@@ -1,0 +1,1 @@
+"""tfmem: train TensorFlow models in less memory, with one line changed."""

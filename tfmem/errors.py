@@ -1,0 +1,21 @@
+"""Every error tfmem raises on purpose. Each message says what, where, and what to do about it."""
+
+
+class Error(Exception):
+    """Base of all errors raised by tfmem."""
+
+
+class BudgetError(Error):
+    """The budget cannot be met; the message gives the least reachable peak and what makes it up."""
+
+
+class HostMemoryError(Error):
+    """The host has too little memory for what would leave the device, or the host is gone."""
+
+
+class UnsupportedFunctionError(Error):
+    """The function cannot be optimised (for example ``jit_compile=True``); it is left as it was."""
+
+
+class RewriteError(Error):
+    """A rewritten graph breaks an invariant: a bug of tfmem, never of the user."""

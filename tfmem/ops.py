@@ -1,0 +1,157 @@
+"""Facts about TensorFlow's op types, in one table.
+
+An op type that is not listed here is taken as stateful: it is never pruned, cloned, moved or
+reordered against other stateful ops, shares no buffer and takes none over. Listing an op is a
+promise about its kernels (TensorFlow 2.21), so each group says what it rests on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tfmem.ir import ARG, VARIABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of an op type.
+
+    Attributes:
+      is_stateful: it has an effect, or reads state: it runs exactly once, in its place.
+      is_random: two runs may differ.
+      shares: index of the input whose buffer its outputs share; None for fresh buffers.
+      inplace: indices of inputs whose buffer output 0 may take over (`forward_input`).
+      reads: index of the resource input that is a variable it reads; None if it reads none.
+      writes: index of the resource input that is a variable it updates; None if none.
+      is_light: elementwise, a reduction or a change of shape: cheap wherever its inputs are.
+    """
+
+    is_stateful: bool = False
+    is_random: bool = False
+    shares: int | None = None
+    inplace: tuple[int, ...] = ()
+    reads: int | None = None
+    writes: int | None = None
+    is_light: bool = False
+
+
+UNKNOWN = Facts(is_stateful=True)
+
+# Their kernels set the output to the input tensor, with the same buffer.
+_VIEWS = """
+    Identity Reshape Squeeze ExpandDims StopGradient PreventGradient Snapshot EnsureShape Bitcast
+    CheckNumerics PlaceholderWithDefault
+"""
+
+# CWiseOp and its like: `forward_input_or_allocate_output` on the listed inputs.
+_UNARY = """
+    Abs Acos Acosh Asin Asinh Atan Atanh Ceil Conj Cos Cosh Digamma Erf Erfc Erfinv Exp Expm1 Floor
+    Inv Invert Lgamma Log Log1p LogicalNot Ndtri Neg Reciprocal Rint Round Rsqrt Sigmoid Sign Sin
+    Sinh Sqrt Square Tan Tanh Relu Relu6 Elu Selu LeakyRelu Softplus Softsign Softmax LogSoftmax
+    ClipByValue ZerosLike OnesLike
+"""
+_BINARY = """
+    Add AddV2 Sub Mul MulNoNan Div DivNoNan RealDiv FloorDiv TruncateDiv FloorMod Mod TruncateMod
+    Maximum Minimum Pow SquaredDifference Atan2 Xdivy Xlogy Xlog1py LogicalAnd LogicalOr BitwiseAnd
+    BitwiseOr BitwiseXor LeftShift RightShift NextAfter Zeta Polygamma
+    SigmoidGrad TanhGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad
+    ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad SoftplusGrad SoftsignGrad BiasAdd
+"""
+_FORWARDING = {"AddN": (0, 1, 2, 3, 4, 5, 6, 7), "Select": (1, 2), "SelectV2": (1, 2)}
+
+# Pure and light, with an output of its own.
+_LIGHT = """
+    Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual IsFinite IsInf IsNan Cast
+    Sum Mean Max Min Prod All Any EuclideanNorm L2Loss ArgMax ArgMin BiasAddGrad
+    Shape ShapeN Size Rank Fill Range LinSpace BroadcastTo BroadcastArgs BroadcastGradientArgs
+    DynamicStitch InvertPermutation Tile Transpose ConjugateTranspose Const
+    Pack Unpack ConcatV2 ConcatOffset Split SplitV Slice StridedSlice OneHot Cumsum Cumprod
+"""
+
+# Pure, with an output of its own, and worth its device.
+_HEAVY = """
+    MatMul _FusedMatMul _MklMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 _MklBatchMatMul
+    _MklBatchMatMulV2 _FusedBatchMatMulV2 Einsum SparseMatMul
+    Conv1D Conv2D Conv3D _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative
+    Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 Conv3DBackpropFilterV2
+    DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter
+    MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradGrad MaxPoolGradV2 MaxPoolWithArgmax
+    MaxPoolGradWithArgmax AvgPool AvgPoolGrad AvgPool3D AvgPool3DGrad MaxPool3D MaxPool3DGrad
+    FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad FusedBatchNormGradV2
+    FusedBatchNormGradV3 _FusedBatchNormEx _FusedBatchNormGradEx _MklLayerNorm
+    _MklFusedBatchMatMulV2 _MklFusedMish _FusedSwish
+    LRN LRNGrad SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits CTCLoss CTCLossV2
+    Pad PadV2 MirrorPad MirrorPadGrad SpaceToDepth DepthToSpace SpaceToBatchND BatchToSpaceND
+    Gather GatherV2 GatherNd ScatterNd TensorScatterUpdate TensorScatterAdd TensorScatterSub
+    StridedSliceGrad UnsortedSegmentSum UnsortedSegmentMax UnsortedSegmentMin SegmentSum
+    SegmentSumV2 SparseSegmentSum SparseSegmentMean SparseSegmentSqrtN
+    TopK TopKV2 Where Unique UniqueV2 Bincount DenseBincount Reverse ReverseV2 ReverseSequence Roll
+    ResizeNearestNeighbor ResizeNearestNeighborGrad ResizeBilinear ResizeBilinearGrad
+    MatrixBandPart MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2
+    MatrixDiagPartV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 MatrixInverse
+    MatrixDeterminant MatrixSolve Cholesky CholeskyGrad Qr Svd SelfAdjointEigV2 Igamma Igammac
+    GRUBlockCell GRUBlockCellGrad LSTMBlockCell LSTMBlockCellGrad BlockLSTM BlockLSTMV2
+    BlockLSTMGrad BlockLSTMGradV2 InTopK InTopKV2 Cross Betainc Diag DiagPart
+    StringToHashBucketFast AsString StringJoin
+    TensorListReserve EmptyTensorList TensorListPushBack TensorListPopBack TensorListGetItem
+    TensorListSetItem TensorListStack TensorListFromTensor TensorListLength
+    TensorListElementShape TensorListConcatV2 TensorListGather TensorListScatterV2
+    StatelessRandomUniform StatelessRandomUniformV2 StatelessRandomNormal StatelessRandomNormalV2
+    StatelessTruncatedNormal StatelessTruncatedNormalV2 StatelessRandomUniformInt
+    StatelessRandomUniformIntV2 StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2
+    StatelessMultinomial StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
+    StatelessRandomGetAlg StatelessIf StatelessCase StatelessWhile
+    NoOp
+"""
+
+_RANDOM = """
+    RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal ParameterizedTruncatedNormal
+    RandomGamma RandomPoissonV2 RandomShuffle Multinomial RngReadAndSkip StatefulUniform
+    StatefulUniformInt StatefulStandardNormalV2 StatefulTruncatedNormal
+"""
+
+# Update the variable of input 0, in place unless an older read of it is alive.
+_UPDATES = """
+    AssignVariableOp AssignAddVariableOp AssignSubVariableOp
+    ResourceApplyGradientDescent ResourceApplyMomentum ResourceApplyKerasMomentum
+    ResourceApplyAdagrad ResourceApplyAdagradV2 ResourceApplyAdadelta ResourceApplyAdam
+    ResourceApplyAdaMax ResourceApplyAdamWithAmsgrad ResourceApplyRMSProp
+    ResourceApplyCenteredRMSProp ResourceApplyFtrl ResourceApplyFtrlV2 ResourceApplyProximalAdagrad
+    ResourceApplyProximalGradientDescent ResourceApplyPowerSign ResourceApplyAddSign
+    ResourceSparseApplyAdagrad ResourceSparseApplyAdagradV2 ResourceSparseApplyMomentum
+    ResourceSparseApplyKerasMomentum ResourceSparseApplyRMSProp ResourceSparseApplyFtrl
+    ResourceSparseApplyFtrlV2 ResourceScatterAdd ResourceScatterSub ResourceScatterMul
+    ResourceScatterDiv ResourceScatterMin ResourceScatterMax ResourceScatterUpdate
+    ResourceScatterNdUpdate ResourceScatterNdAdd ResourceScatterNdSub ResourceStridedSliceAssign
+"""
+
+
+def _group(names: str | Iterable[str], facts: Facts) -> dict[str, Facts]:
+    return dict.fromkeys(names.split() if isinstance(names, str) else names, facts)
+
+
+TABLE: dict[str, Facts] = {
+    **_group(_HEAVY, Facts()),
+    **_group(_LIGHT, Facts(is_light=True)),
+    **_group(_VIEWS, Facts(shares=0, is_light=True)),
+    **_group(_UNARY, Facts(inplace=(0,), is_light=True)),
+    **_group(_BINARY, Facts(inplace=(0, 1), is_light=True)),
+    **{op: Facts(inplace=inputs, is_light=True) for op, inputs in _FORWARDING.items()},
+    **_group(_RANDOM, Facts(is_stateful=True, is_random=True)),
+    **_group(_UPDATES, Facts(is_stateful=True, writes=0)),
+    "ReadVariableOp": Facts(is_stateful=True, shares=0, reads=0),
+    "ResourceGather": Facts(is_stateful=True, reads=0),
+    "ResourceGatherNd": Facts(is_stateful=True, reads=0),
+    "VariableShape": Facts(is_stateful=True, reads=0),
+    ARG: Facts(is_stateful=True),
+    VARIABLE: Facts(is_stateful=True),
+}
+"""What is known of each op type; see `facts_of` for those that are not here."""
+
+TABLE["BiasAdd"] = replace(TABLE["BiasAdd"], inplace=(0,))
+
+
+def facts_of(op: str) -> Facts:
+    """Facts about an op type; `UNKNOWN` (stateful, sharing nothing) if it is not in the table."""
+    return TABLE.get(op, UNKNOWN)

@@ -1,0 +1,173 @@
+"""What planning decides and passes carry out: plain, frozen, hashable data.
+
+A plan speaks of the nodes of the captured graph by name. `Recomputation` names its clones by a rule
+(`clone_name`), so that an eviction may speak of a clone that does not exist yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from tfmem.errors import Error
+from tfmem.ir import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """Nodes computed again before their late users.
+
+    Attributes:
+      nodes: the nodes to clone, in execution order.
+      users: the late users, which read the clones instead of the originals.
+      trigger: the node after which the clones may start.
+    """
+
+    nodes: tuple[str, ...]
+    users: tuple[str, ...]
+    trigger: str
+
+    def clone_name(self, node: str) -> str:
+        """Name of the clone of `node` that this recomputation makes."""
+        return f"{node}/again/{self.users[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One copy from the host to the device, shared by neighbouring uses.
+
+    Attributes:
+      users: nodes on the device that read this copy, in execution order.
+      trigger: node of the device after which the copy starts; "" lets it start with the step.
+    """
+
+    users: tuple[str, ...]
+    trigger: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """How one value crosses between device and host.
+
+    An *eviction* is a transfer of a value made on the device that comes back: it is copied out as
+    soon as it is made, its near users read the original, those named in `fetches` the copies. A
+    placement fetches values made on the host (a variable that is read) and sends values made on the
+    device to nodes of the host (a gradient).
+
+    Attributes:
+      value: the value that crosses.
+      fetches: its copies to the device.
+      pace: node of the device that waits until the copy to the host has landed; "" for none.
+    """
+
+    value: Value
+    fetches: tuple[Fetch, ...] = ()
+    pace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A variable that lives on the host.
+
+    Attributes:
+      variable: name of the variable's input node.
+      moved: nodes that run on the host beside it: its reads, its update, what only they need.
+      transfers: how values cross between these nodes and the device.
+    """
+
+    variable: str
+    moved: tuple[str, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is done to a graph, and what that is predicted to give.
+
+    Attributes:
+      order: every node that runs on the device, in the order to be enforced; () enforces none.
+      window: how many neighbouring nodes of the order may be in flight out of order; 1 enforces
+        the order strictly.
+      recomputations: what is computed again.
+      evictions: values that leave the device between two uses.
+      placements: variables that live on the host.
+      device: the device whose memory is scarce.
+      host: the device that takes what leaves it; "" if there is none.
+      budget: bytes asked for, or None.
+      peak_bytes: predicted peak on the device, everything counted.
+      baseline_peak_bytes: the same for the original function.
+      step_seconds: predicted time of a step.
+      baseline_step_seconds: the same for the original function.
+      host_bytes: most bytes held on the host at any moment.
+      reason: if the plan changes nothing, why; else "".
+    """
+
+    order: tuple[str, ...] = ()
+    window: int = 1
+    recomputations: tuple[Recomputation, ...] = ()
+    evictions: tuple[Transfer, ...] = ()
+    placements: tuple[Placement, ...] = ()
+    device: str = ""
+    host: str = ""
+    budget: int | None = None
+    peak_bytes: int = 0
+    baseline_peak_bytes: int = 0
+    step_seconds: float = 0.0
+    baseline_step_seconds: float = 0.0
+    host_bytes: int = 0
+    reason: str = ""
+
+    @property
+    def is_noop(self) -> bool:
+        """Whether carrying the plan out would leave the graph as it is."""
+        return not (self.order or self.recomputations or self.evictions or self.placements)
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Every value that crosses between device and host, evictions first."""
+        placed = (transfer for placement in self.placements for transfer in placement.transfers)
+        return (*self.evictions, *placed)
+
+    def to_json(self) -> str:
+        """The plan as JSON text; `from_json` reads it back equal."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that `to_json` wrote.
+
+        Raises:
+          tfmem.Error: the text is no plan.
+        """
+        try:
+            fields = json.loads(text)
+            return cls(
+                **fields
+                | {
+                    "order": tuple(fields["order"]),
+                    "recomputations": tuple(map(_recomputation, fields["recomputations"])),
+                    "evictions": tuple(map(_transfer, fields["evictions"])),
+                    "placements": tuple(map(_placement, fields["placements"])),
+                }
+            )
+        except (TypeError, KeyError, ValueError) as error:
+            raise Error(
+                f"not a plan in JSON ({type(error).__name__}: {error}); "
+                "pass text that Plan.to_json() of the same tfmem version wrote"
+            ) from error
+
+
+def _recomputation(fields: dict[str, list[str]]) -> Recomputation:
+    return Recomputation(tuple(fields["nodes"]), tuple(fields["users"]), str(fields["trigger"]))
+
+
+def _transfer(fields: dict) -> Transfer:  # type: ignore[type-arg]
+    node, index = fields["value"]
+    fetches = tuple(Fetch(tuple(f["users"]), f["trigger"]) for f in fields["fetches"])
+    return Transfer(Value(node, index), fetches, fields["pace"])
+
+
+def _placement(fields: dict) -> Placement:  # type: ignore[type-arg]
+    transfers = tuple(map(_transfer, fields["transfers"]))
+    return Placement(fields["variable"], tuple(fields["moved"]), transfers)
