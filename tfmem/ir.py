@@ -23,7 +23,7 @@ class Value(NamedTuple):
     """One output of one node, written ``node:index``."""
 
     node: str
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # tuple.index is never wanted here
 
     def __str__(self) -> str:
         return f"{self.node}:{self.index}"
@@ -39,7 +39,7 @@ class Node:
       inputs: the values read, in the order of the op's arguments.
       after: names of nodes that must have finished first (TensorFlow's control inputs).
       nbytes: exact size in bytes of each output; as long as the node has outputs.
-      device: full TensorFlow device name, for example ``/job:localhost/replica:0/task:0/device:CPU:0``.
+      device: full TensorFlow device name, such as ``/job:localhost/.../device:CPU:0``.
       origin: for a node made by a pass, the captured node it is a clone or a copy of; else "".
       shares: index of the input whose buffer all outputs share, where that depends on attributes
         (a slice along the first dimension); None where `ops` knows it from the op type.

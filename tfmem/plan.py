@@ -86,7 +86,8 @@ class Plan:
     """What is done to a graph, and what that is predicted to give.
 
     Attributes:
-      order: every node that runs on the device, in the order to be enforced; () enforces none.
+      order: every node of the graph, in the execution order to be enforced on the device; ()
+        enforces none.
       window: how many neighbouring nodes of the order may be in flight out of order; 1 enforces
         the order strictly.
       recomputations: what is computed again.

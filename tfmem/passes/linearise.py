@@ -1,0 +1,81 @@
+"""Turn the order of the nodes into control edges, which is what TensorFlow obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tfmem.edit import Editor
+from tfmem.ir import Graph, Node
+from tfmem.verify import BARRIER, mergeable_pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Linearise:
+    """Limits parallelism on one device to a window of neighbouring nodes.
+
+    Before (a, b, c, d in this order, none waits for another)::
+
+        a   b   c   d
+
+    After, with a window of 1::
+
+        a -> b -> c -> d
+
+    After, with a window of 2 (groups of one node, the next but one waits)::
+
+        a -> * -> c
+          b -> * -> d
+
+    A window of w cuts the order into groups of w / 2 nodes; a group starts when all groups but its
+    predecessor have ended, so that at most w neighbouring nodes are in flight. Constants and
+    barriers hold no memory that an order could save and are left free; nodes of other devices wait
+    for their inputs alone.
+
+    Assumes that the nodes stand in the planned order. Where oneDNN would merge two nodes because
+    their control inputs became equal, one is made to wait for the other.
+    """
+
+    device: str
+    window: int = 1
+
+    def __call__(self, graph: Graph) -> Graph:
+        editor = Editor(graph)
+        chain = [node for node in graph.nodes if self._is_ordered(node)]
+        if self.window <= 1:
+            self._chain(editor, chain)
+        else:
+            self._fence(editor, graph, chain)
+        for first, second in mergeable_pairs(graph):
+            if set(editor.node(first.name).after) == set(editor.node(second.name).after):
+                editor.add_after(second.name, [first.name])
+        return editor.build()
+
+    def _is_ordered(self, node: Node) -> bool:
+        is_free = node.is_input or node.op in ("Const", BARRIER)
+        return node.device == self.device and not is_free
+
+    def _chain(self, editor: Editor, chain: Sequence[Node]) -> None:
+        for earlier, later in pairwise(chain):
+            if earlier.name not in later.predecessors:
+                editor.add_after(later.name, [earlier.name])
+
+    def _fence(self, editor: Editor, graph: Graph, chain: Sequence[Node]) -> None:
+        barriers: list[str] = []
+        for i, group in enumerate(_groups(chain, max(1, self.window // 2))):
+            names = {node.name for node in group}
+            if i >= 2:
+                for node in group:
+                    if names.isdisjoint(node.predecessors):
+                        editor.add_after(node.name, [barriers[i - 2]])
+            last = [n.name for n in group if names.isdisjoint(graph.successors[n.name])]
+            after = (*last, *barriers[-1:])
+            barrier = Node(f"tfmem/barrier{i}", BARRIER, after=after, device=self.device)
+            editor.insert(barrier, behind=group[-1].name)
+            barriers.append(barrier.name)
+
+
+def _groups(chain: Sequence[Node], size: int) -> Iterator[Sequence[Node]]:
+    for start in range(0, len(chain), size):
+        yield chain[start : start + size]

@@ -1,0 +1,44 @@
+"""Let variables live on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfmem.edit import Editor
+from tfmem.ir import Graph
+from tfmem.passes.transfer import add_transfer
+from tfmem.plan import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Moves variables with their reads and updates to the host, and copies what crosses.
+
+    Before::
+
+        w -> read ---> y1 ... t ... y2      g -> update(w)
+                \\__________________/
+
+    After::
+
+        w -> read ---> in0 ---> y1 ... t ... y2       g ---> g/out -> update(w)
+               |                       v      ^
+                \\---------------------> in1 --/       (w, read, in0, in1, g/out, update: the host)
+
+    Assumes that the variable itself lives on the host by the time the graph runs, and that no node
+    of the device reads a moved node's value except through a fetch.
+    """
+
+    placements: tuple[Placement, ...]
+    host: str
+
+    def __call__(self, graph: Graph) -> Graph:
+        editor = Editor(graph)
+        moved = frozenset(name for placement in self.placements for name in placement.moved)
+        for placement in self.placements:
+            for name in (placement.variable, *placement.moved):
+                editor.set_device(name, self.host)
+        for placement in self.placements:
+            for transfer in placement.transfers:
+                add_transfer(editor, graph, transfer, host=self.host, moved=moved)
+        return editor.build()
