@@ -21,9 +21,14 @@ class Facts:
       is_stateful: it has an effect, or reads state: it runs exactly once, in its place.
       is_random: two runs may differ.
       shares: index of the input whose buffer its outputs share; None for fresh buffers.
-      inplace: indices of inputs whose buffer output 0 may take over (`forward_input`).
+      inplace: indices of inputs whose buffer one output may take over (`forward_input`), the
+        first that can be taken over is.
+      taker: the output that takes it over.
       reads: index of the resource input that is a variable it reads; None if it reads none.
-      writes: index of the resource input that is a variable it updates; None if none.
+      writes: indices of the resource inputs that are variables it updates.
+      is_sparse: it accesses rows of a variable and so sets it to copy-on-read: from then on each
+        ReadVariableOp of it makes a copy, and so does each dense update
+        (`EnsureSparseVariableAccess` in TensorFlow).
       is_light: elementwise, a reduction or a change of shape: cheap wherever its inputs are.
     """
 
@@ -31,8 +36,10 @@ class Facts:
     is_random: bool = False
     shares: int | None = None
     inplace: tuple[int, ...] = ()
+    taker: int = 0
     reads: int | None = None
-    writes: int | None = None
+    writes: tuple[int, ...] = ()
+    is_sparse: bool = False
     is_light: bool = False
 
 
@@ -111,24 +118,53 @@ _RANDOM = """
     StatefulUniformInt StatefulStandardNormalV2 StatefulTruncatedNormal
 """
 
-# Update the variable of input 0, in place unless an older read of it is alive.
-_UPDATES = """
-    AssignVariableOp AssignAddVariableOp AssignSubVariableOp
-    ResourceApplyGradientDescent ResourceApplyMomentum ResourceApplyKerasMomentum
-    ResourceApplyAdagrad ResourceApplyAdagradV2 ResourceApplyAdadelta ResourceApplyAdam
-    ResourceApplyAdaMax ResourceApplyAdamWithAmsgrad ResourceApplyRMSProp
-    ResourceApplyCenteredRMSProp ResourceApplyFtrl ResourceApplyFtrlV2 ResourceApplyProximalAdagrad
-    ResourceApplyProximalGradientDescent ResourceApplyPowerSign ResourceApplyAddSign
-    ResourceSparseApplyAdagrad ResourceSparseApplyAdagradV2 ResourceSparseApplyMomentum
-    ResourceSparseApplyKerasMomentum ResourceSparseApplyRMSProp ResourceSparseApplyFtrl
-    ResourceSparseApplyFtrlV2 ResourceScatterAdd ResourceScatterSub ResourceScatterMul
-    ResourceScatterDiv ResourceScatterMin ResourceScatterMax ResourceScatterUpdate
-    ResourceScatterNdUpdate ResourceScatterNdAdd ResourceScatterNdSub ResourceStridedSliceAssign
-"""
+# Update the variables at the listed inputs, in place unless an older read of one is alive.
+_UPDATES = {
+    (0,): """
+        AssignVariableOp AssignAddVariableOp AssignSubVariableOp
+        ResourceApplyGradientDescent ResourceApplyProximalGradientDescent ResourceStridedSliceAssign
+    """,
+    (0, 1): """
+        ResourceApplyMomentum ResourceApplyKerasMomentum ResourceApplyAdagrad ResourceApplyAdagradV2
+        ResourceApplyProximalAdagrad ResourceApplyPowerSign ResourceApplyAddSign
+    """,
+    (0, 1, 2): """
+        ResourceApplyAdadelta ResourceApplyAdam ResourceApplyAdaMax ResourceApplyRMSProp
+        ResourceApplyFtrl ResourceApplyFtrlV2 ResourceApplyAdagradDA
+    """,
+    (0, 1, 2, 3): "ResourceApplyAdamWithAmsgrad ResourceApplyCenteredRMSProp",
+}
+
+# The same by rows.
+_SPARSE_UPDATES = {
+    (0,): """
+        ResourceScatterAdd ResourceScatterSub ResourceScatterMul ResourceScatterDiv
+        ResourceScatterMin ResourceScatterMax ResourceScatterUpdate ResourceScatterNdUpdate
+        ResourceScatterNdAdd ResourceScatterNdSub ResourceScatterNdMin ResourceScatterNdMax
+        ResourceSparseApplyProximalGradientDescent
+    """,
+    (0, 1): """
+        ResourceSparseApplyAdagrad ResourceSparseApplyAdagradV2 ResourceSparseApplyMomentum
+        ResourceSparseApplyKerasMomentum ResourceSparseApplyProximalAdagrad
+    """,
+    (0, 1, 2): """
+        ResourceSparseApplyRMSProp ResourceSparseApplyFtrl ResourceSparseApplyFtrlV2
+        ResourceSparseApplyAdadelta ResourceSparseApplyAdagradDA
+    """,
+    (0, 1, 2, 3): "ResourceSparseApplyCenteredRMSProp",
+}
 
 
 def _group(names: str | Iterable[str], facts: Facts) -> dict[str, Facts]:
     return dict.fromkeys(names.split() if isinstance(names, str) else names, facts)
+
+
+def _updates(groups: dict[tuple[int, ...], str], *, is_sparse: bool) -> dict[str, Facts]:
+    return {
+        op: Facts(is_stateful=True, writes=variables, is_sparse=is_sparse)
+        for variables, names in groups.items()
+        for op in names.split()
+    }
 
 
 TABLE: dict[str, Facts] = {
@@ -139,10 +175,11 @@ TABLE: dict[str, Facts] = {
     **_group(_BINARY, Facts(inplace=(0, 1), is_light=True)),
     **{op: Facts(inplace=inputs, is_light=True) for op, inputs in _FORWARDING.items()},
     **_group(_RANDOM, Facts(is_stateful=True, is_random=True)),
-    **_group(_UPDATES, Facts(is_stateful=True, writes=0)),
+    **_updates(_UPDATES, is_sparse=False),
+    **_updates(_SPARSE_UPDATES, is_sparse=True),
     "ReadVariableOp": Facts(is_stateful=True, shares=0, reads=0),
-    "ResourceGather": Facts(is_stateful=True, reads=0),
-    "ResourceGatherNd": Facts(is_stateful=True, reads=0),
+    "ResourceGather": Facts(is_stateful=True, reads=0, is_sparse=True),
+    "ResourceGatherNd": Facts(is_stateful=True, reads=0, is_sparse=True),
     "VariableShape": Facts(is_stateful=True, reads=0),
     ARG: Facts(is_stateful=True),
     VARIABLE: Facts(is_stateful=True),
