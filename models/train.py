@@ -1,0 +1,309 @@
+"""Trains any of the models, with plain TensorFlow or under tfmem, and says what it took.
+
+`train` does it and returns a `Row`; `main` is the command line that each model's module shares.
+TensorFlow's allocator reads its environment at the first allocation, so `limit_memory` comes
+before any tensor is made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+from models.task import Model, Task
+from models.units import parse_bytes, show_bytes, show_count
+
+TECHNIQUES = {
+    "order": ("order",),
+    "order+swap": ("order", "swap"),
+    "order+swap+place": ("order", "swap", "place"),
+    "tfmem": None,
+}
+"""What tfmem may do in each of its modes; None leaves it all that applies."""
+
+MODES = ("plain", *TECHNIQUES)
+"""How a model can be trained; "plain" is TensorFlow as it is."""
+
+MODELS = ("moe_transformer", "convnet", "lstm")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one run gave; its fields are those of a line of `--json`.
+
+    Attributes:
+      model: name of the model.
+      mode: one of `MODES`.
+      limit_bytes: hard limit of the device's memory; None for none.
+      measured_peak_bytes: by the device's allocator, over the steps; None if no step ended.
+      predicted_peak_bytes: by the plan; None without one.
+      step_seconds: median over the steps after the first, which also warms up.
+      parameters: how many numbers are trained.
+      losses: of each step.
+      outcome: "trained", "out of memory", "refused: ..." (by tfmem) or "error: ...".
+      config: the fields of the model's configuration that are not the default's.
+    """
+
+    model: str
+    mode: str
+    limit_bytes: int | None = None
+    measured_peak_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
+    step_seconds: float | None = None
+    parameters: int | None = None
+    losses: tuple[float, ...] = ()
+    outcome: str = "trained"
+    config: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether every step ended with a finite loss."""
+        return self.outcome == "trained"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step that has been made: its number from 1, its loss, its seconds, its tokens."""
+
+    number: int
+    loss: float
+    seconds: float
+    tokens: int
+
+
+OnStep = Callable[[Step], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What to train, and how.
+
+    Attributes:
+      model: name of the model's module.
+      config: "small" or "published".
+      changes: fields of the configuration to replace, by name.
+      mode: one of `MODES`.
+      budget: bytes that tfmem may use; None leaves it to tfmem.
+      limit: hard limit in bytes of the process, to be reported; see `limit_memory`.
+      steps: how many steps.
+      host_process: whether a second local process lends its memory where there is no GPU.
+      starts_on_host: whether large variables are made on the host in the first place, for models
+        whose variables alone are too large for the device.
+      save: path of an .npz file that takes all variables after the last step; "" for none.
+    """
+
+    model: str
+    config: str = "small"
+    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    mode: str = "plain"
+    budget: int | None = None
+    limit: int | None = None
+    steps: int = 5
+    host_process: bool = False
+    starts_on_host: bool = False
+    save: str = ""
+
+    def make_config(self) -> Any:
+        """The model's configuration with the changes made."""
+        return dataclasses.replace(load(self.model).CONFIGS[self.config], **self.changes)
+
+
+def load(name: str) -> Model:
+    """The module of a model."""
+    return importlib.import_module(f"models.{name}")  # type: ignore[return-value]
+
+
+def limit_memory(nbytes: int | None) -> None:
+    """Makes this process' `CPU:0` keep statistics and, if asked, a hard limit (whole MiB).
+
+    Only before TensorFlow's first allocation.
+    """
+    os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
+    if nbytes is not None:
+        os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(nbytes // 2**20)
+
+
+def train(setting: Setting, on_step: OnStep | None = None) -> Row:
+    """Trains; whatever goes wrong is told in the row's outcome.
+
+    Args:
+      setting: what and how.
+      on_step: called after each step.
+    """
+    row = Row(setting.model, setting.mode, setting.limit, config=dict(setting.changes))
+    progress: dict[str, Any] = {"losses": [], "seconds": []}
+    try:
+        with contextlib.ExitStack() as stack:
+            _train(setting, progress, stack, on_step)
+    except Exception as error:
+        row = dataclasses.replace(row, outcome=describe(error))
+
+    losses, seconds = progress.pop("losses"), progress.pop("seconds")
+    row = dataclasses.replace(
+        row,
+        losses=tuple(losses),
+        step_seconds=statistics.median(seconds[1:] or seconds) if seconds else None,
+        **progress,
+    )
+    if row.has_trained and not all(map(math.isfinite, losses)):
+        row = dataclasses.replace(row, outcome="error: the loss is not finite")
+    return row
+
+
+def _train(
+    setting: Setting,
+    progress: dict[str, Any],
+    stack: contextlib.ExitStack,
+    on_step: OnStep | None,
+) -> None:
+    host = _start_host(stack) if setting.host_process else None
+    task = _build(setting, host)
+    progress["parameters"] = task.parameters
+    batches = iter(task.batches)
+    batch = next(batches)
+    step, progress["predicted_peak_bytes"] = _prepare(setting, task, batch, host)
+
+    reset_peak()
+    for number in range(1, setting.steps + 1):
+        start = time.perf_counter()
+        loss = float(step(*batch))
+        seconds = time.perf_counter() - start
+        progress["losses"].append(loss)
+        progress["seconds"].append(seconds)
+        progress["measured_peak_bytes"] = peak_bytes()
+        if on_step:
+            on_step(Step(number, loss, seconds, task.tokens))
+        batch = next(batches)
+
+    if setting.save:
+        np.savez(setting.save, **{f"{i:04d}": v.numpy() for i, v in enumerate(task.variables)})
+
+
+def _start_host(stack: contextlib.ExitStack) -> str | None:
+    """The device of a second process; None where there is a GPU, whose host is the CPU."""
+    import tfmem
+
+    if tf.config.list_logical_devices("GPU"):
+        return None
+    return stack.enter_context(tfmem.host_process())
+
+
+def _build(setting: Setting, host: str | None) -> Task:
+    import tfmem
+
+    on_host = setting.starts_on_host and host
+    with tfmem.host_variables(host=host) if on_host else contextlib.nullcontext():
+        return load(setting.model).build(setting.make_config())
+
+
+def _prepare(
+    setting: Setting, task: Task, batch: tuple[tf.Tensor, ...], host: str | None
+) -> tuple[Callable[..., tf.Tensor], int | None]:
+    """The step as a function that is ready to run, and its predicted peak."""
+    function = tf.function(task.step)
+    if setting.mode == "plain":
+        return function.get_concrete_function(*batch), None
+    import tfmem
+
+    optimized = tfmem.optimize(
+        function, budget=setting.budget, host=host, techniques=TECHNIQUES[setting.mode]
+    )
+    return optimized, optimized.plan(*batch).peak_bytes
+
+
+def device() -> str:
+    """The device whose memory is scarce."""
+    return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
+
+
+def reset_peak() -> None:
+    """Forgets the most bytes in use so far."""
+    tf.config.experimental.reset_memory_stats(device())
+
+
+def peak_bytes() -> int:
+    """The most bytes in use since `reset_peak`, by the device's allocator."""
+    return tf.config.experimental.get_memory_info(device())["peak"]
+
+
+def describe(error: Exception) -> str:
+    """An error as the outcome of a run, in one line."""
+    import tfmem.errors
+
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return "out of memory"
+    text = " ".join(str(error).split())[:500]
+    if isinstance(error, tfmem.errors.Error):
+        return f"refused: {text}"
+    return f"error: {type(error).__name__}: {text}"
+
+
+def main(name: str) -> None:
+    """The command line of a model: `python -m models.NAME`."""
+    configs = load(name).CONFIGS
+    flags.DEFINE_enum("config", "small", sorted(configs), "Which sizes to begin with.")
+    flags.DEFINE_enum("mode", "plain", list(MODES), "TensorFlow as it is, or tfmem's techniques.")
+    flags.DEFINE_integer("steps", 30, "How many steps to train.", lower_bound=1)
+    flags.DEFINE_string("budget", None, "Bytes tfmem may use on the device, as 500MB or 1GiB.")
+    flags.DEFINE_string("limit", None, "Hard limit of the device's memory, as 600MB or 1GiB.")
+    flags.DEFINE_bool("host_process", False, "Lend the memory of a second local process.")
+    flags.DEFINE_bool("starts_on_host", False, "Make large variables on the host from the start.")
+    define_config_flags(configs["small"])
+    app.run(lambda _: _main(name))
+
+
+def _main(name: str) -> None:
+    values = flags.FLAGS
+    setting = Setting(
+        model=name,
+        config=values.config,
+        changes=config_changes(load(name).CONFIGS["small"]),
+        mode=values.mode,
+        budget=parse_bytes(values.budget) if values.budget else None,
+        limit=parse_bytes(values.limit) if values.limit else None,
+        steps=values.steps,
+        host_process=values.host_process,
+        starts_on_host=values.starts_on_host,
+    )
+    limit_memory(setting.limit)
+    row = train(setting, print_step)
+
+    print(f"outcome: {row.outcome}")
+    if row.parameters is not None:
+        print(f"parameters: {show_count(row.parameters)}")
+    print(f"peak, measured: {show_bytes(row.measured_peak_bytes)}")
+    print(f"peak, predicted: {show_bytes(row.predicted_peak_bytes)}")
+    if not row.has_trained:
+        raise SystemExit(1)
+
+
+def print_step(step: Step) -> None:
+    """A line about a step."""
+    rate = step.tokens / step.seconds
+    print(f"step {step.number:4d}   loss {step.loss:.4f}   {rate:8.0f} tokens/s", flush=True)
+
+
+def define_config_flags(config: Any) -> None:
+    """A flag for each field of a configuration, whose default is the configuration's own."""
+    kinds = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
+    for field in dataclasses.fields(config):
+        text = f"{field.metadata['help']} Small: {field.default}."
+        kinds[type(field.default)](field.name, None, text)
+
+
+def config_changes(config: Any) -> dict[str, Any]:
+    """The fields of a configuration that were given as flags."""
+    given = {field.name: flags.FLAGS[field.name].value for field in dataclasses.fields(config)}
+    return {name: value for name, value in given.items() if value is not None}
