@@ -1,0 +1,407 @@
+"""From a ConcreteFunction to a `Graph`: optimised by Grappler, placed, with exact sizes.
+
+    ConcreteFunction -> GraphDef -> Grappler -> devices -> shape inference -> Graph
+
+Grappler runs here, ahead of time, because `rebuild` switches it off: it would delete the copies and
+the control edges that tfmem inserts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+# Private parts of TensorFlow; seen to work with 2.21.
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.grappler import tf_optimizer
+from tensorflow.python.ops import handle_data_util
+
+from tfmem import inference
+from tfmem.errors import UnsupportedFunctionError
+from tfmem.inference import BODIES, FunctionDef, GraphDef, Input, NodeDef, as_shape, is_variable
+from tfmem.ir import ARG, VARIABLE, Graph, Node, Value
+
+_LOOP_OPS = frozenset(["Enter", "RefEnter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"])
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What callers see of the function, kept to be given to the rebuilt one."""
+
+    name: str
+    function_type: Any
+    structured_inputs: Any
+    arg_keywords: Sequence[str] | None
+    num_positional: int | None
+    attrs: Mapping[str, Any]
+    deferred: Mapping[Any, tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A function as tfmem plans it, with what `rebuild` needs to make it callable again.
+
+    The original ConcreteFunction is not kept: its captures would hold the memory of a variable that
+    has since moved to another device.
+
+    Attributes:
+      graph: the nodes in program order; inputs first, as nodes of op `ARG` or `VARIABLE`.
+      bodies: the function bodies of each While, If, Case and remaining call node.
+      flops: floating-point operations of the nodes that have many (matmul, conv, einsum).
+      variables: each VARIABLE node's variable, if it is a captured one.
+      inputs: the function's inputs.
+      control_outputs: nodes that must run although nothing reads them.
+      node_defs: TensorFlow's NodeDef of each node that is no input, without its inputs.
+      dtypes: of each node's outputs.
+      library: the functions that nodes refer to, by name.
+      signature: what callers see.
+      sources: traceback of the user code that made a node, where it is known.
+    """
+
+    graph: Graph
+    bodies: Mapping[str, tuple[Graph, ...]]
+    flops: Mapping[str, float]
+    variables: Mapping[str, tf.Variable]
+    inputs: tuple[Input, ...] = ()
+    control_outputs: tuple[str, ...] = ()
+    node_defs: Mapping[str, NodeDef] = field(default_factory=dict)
+    dtypes: Mapping[str, tuple[tf.DType, ...]] = field(default_factory=dict)
+    library: Mapping[str, FunctionDef] = field(default_factory=dict)
+    signature: Signature | None = None
+    sources: Mapping[str, Any] = field(default_factory=dict)
+
+    def source(self, node: str) -> str:
+        """The line of user code that made a node, as ``file:line``; "" where it is not known."""
+        return _user_line(self.sources.get(node))
+
+
+def capture(
+    concrete: Any,
+    *,
+    device: str,
+    args: Sequence[tf.Tensor] | None = None,
+    known: Mapping[Value, tuple[int, ...]] | None = None,
+) -> Captured:
+    """Captures a ConcreteFunction for planning.
+
+    Args:
+      concrete: the function.
+      device: where nodes run that the user put nowhere; ``CPU:0`` or a full name.
+      args: actual arguments, flattened as the function takes them: their shapes stand in where the
+        trace left a dimension open. Sizes hold for these; the graph stays good for all.
+      known: shapes of values that cannot be inferred (what an iterator yields, for example).
+
+    Raises:
+      UnsupportedFunctionError: XLA compiles the function or a part of it, or a size is not known.
+    """
+    refuse_compiled(concrete)
+    device = full_device(device)
+    inputs = _inputs_of(concrete)
+    actual = dict(zip((i.name for i in inputs), args or (), strict=False))
+    places = {i.name: _place_of(i, actual.get(i.name), device) for i in inputs}
+    graph_def = _run_grappler(concrete, inputs, places, device)
+    nodes = _sorted_nodes(graph_def, concrete)
+    _place_nodes(nodes, inputs, places, device)
+
+    sized = inference.import_sized(graph_def, inputs, actual, known or {})
+    reader = inference.Reader(sized, graph_def.library, known or {})
+    graph = Graph(
+        (
+            *(_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs),
+            *(reader.node(n) for n in nodes if n.name not in places),
+        ),
+        tuple(inference.parse_value(t.name) for t in concrete.outputs),
+    )
+    bodies = {n.name: reader.bodies(n) for n in nodes if n.op in BODIES}
+    sources = {op.name: op.traceback for op in concrete.graph.get_operations()}
+    _refuse_unknown(reader.unknown, _plain_name(concrete.name), sources)
+    return Captured(
+        graph=graph,
+        bodies=bodies,
+        flops=reader.flops,
+        variables={i.name: i.variable for i in inputs if i.variable is not None},
+        inputs=tuple(inputs),
+        control_outputs=tuple(sorted(op.name for op in concrete.graph.control_outputs)),
+        node_defs={n.name: _bare(n) for n in nodes if n.name not in places},
+        dtypes=inference.dtypes_of(sized, inputs),
+        library={f.signature.name: f for f in graph_def.library.function},
+        signature=_signature_of(concrete),
+        sources=sources,
+    )
+
+
+def full_device(name: str) -> str:
+    """A device's full name: ``CPU:0`` becomes ``/job:localhost/replica:0/task:0/device:CPU:0``."""
+    spec = tf.DeviceSpec.from_string(name if name.startswith("/") else f"/device:{name}")
+    local = tf.DeviceSpec(job="localhost", replica=0, task=0, device_type="CPU", device_index=0)
+    return str(local.make_merged_spec(spec).to_string())
+
+
+# What cannot be steered.
+
+
+def refuse_compiled(concrete: Any) -> None:
+    """Raises UnsupportedFunctionError if XLA compiles the function or one that it calls."""
+    definitions = [concrete.function_def]
+    definitions += [f.cached_definition for f in concrete.graph._functions.values()]
+    for definition in definitions:
+        if definition.attr["_XlaMustCompile"].b:
+            name = _plain_name(definition.signature.name)
+            raise UnsupportedFunctionError(
+                f"{name} is compiled by XLA (jit_compile=True), whose memory TensorFlow's executor "
+                "does not manage; use tf.function(jit_compile=False), "
+                "for Keras model.compile(..., jit_compile=False)"
+            )
+
+
+def _plain_name(name: str | bytes) -> str:
+    text = name.decode() if isinstance(name, bytes) else name
+    return text.removeprefix("__inference_").rpartition("_")[0] or text
+
+
+# The function's inputs.
+
+
+def _inputs_of(concrete: Any) -> list[Input]:
+    graph = concrete.graph
+    variables = {id(v.handle): v for ref in graph._weak_variables if (v := ref()) is not None}
+    captured = concrete._captured_inputs
+    externals = {id(internal): external for external, internal in graph.captures}
+    deferred = list(graph.deferred_internal_captures)
+    closures = dict(zip(map(id, deferred), captured[len(externals) :], strict=False))
+    result = []
+    for tensor in graph.inputs:
+        external = externals.get(id(tensor), closures.get(id(tensor)))
+        variable = variables.get(id(external))
+        has_handle = tensor.dtype in (tf.resource, tf.variant)
+        result.append(
+            Input(
+                name=tensor.op.name,
+                dtype=tensor.dtype,
+                handle=handle_data_util.get_resource_handle_data(tensor) if has_handle else None,
+                shape=as_shape(tensor.shape),
+                variable=variable,
+                external=None if variable is not None else external,
+            )
+        )
+    return result
+
+
+def _tensor_of(item: Input, actual: Any) -> Any:
+    """The tensor or handle that is passed for an input; None if it is not known."""
+    if item.variable is not None:
+        return item.variable.handle
+    tensor = actual if item.external is None else item.external
+    return getattr(tensor, "handle", tensor)
+
+
+def _place_of(item: Input, actual: Any, device: str) -> str:
+    tensor = _tensor_of(item, actual)
+    if item.dtype == tf.resource and isinstance(tensor, tf.Tensor) and tensor.device:
+        return str(tensor.device)
+    return device
+
+
+def _input_node(item: Input, actual: Any, place: str, reader: inference.Reader) -> Node:
+    op = VARIABLE if is_variable(item) else ARG
+    tensor = _tensor_of(item, actual)
+    if op == VARIABLE:
+        held = item.handle.shape_and_type[0]
+        dtype, shape = tf.as_dtype(held.dtype), as_shape(tf.TensorShape(held.shape))
+        if (shape is None or None in shape) and hasattr(tensor, "numpy"):
+            shape = tuple(int(n) for n in tf.raw_ops.VariableShape(input=tensor))
+    else:
+        shape = as_shape(getattr(tensor, "shape", None))
+        dtype = item.dtype
+        if shape is None or None in shape:
+            shape = item.shape
+    nbytes = reader.nbytes(Value(item.name), op, dtype, shape)
+    return Node(item.name, op, nbytes=(nbytes,), device=place)
+
+
+def _signature_of(concrete: Any) -> Signature:
+    graph = concrete.graph
+    by_ref = graph._function_captures
+    return Signature(
+        name=_plain_name(concrete.name),
+        function_type=concrete.function_type,
+        structured_inputs=graph.structured_input_signature,
+        arg_keywords=concrete._arg_keywords,
+        num_positional=concrete._num_positional_args,
+        attrs={k: v for k, v in concrete._attrs.items() if k != "_construction_context"},
+        deferred={
+            key: (closure, by_ref._by_ref_tracetype[key])
+            for key, closure in by_ref.by_ref_external.items()
+        },
+    )
+
+
+# Grappler and devices.
+
+
+def _run_grappler(
+    concrete: Any, inputs: Sequence[Input], places: Mapping[str, str], device: str
+) -> GraphDef:
+    """The function's graph after Grappler, nested calls inlined, inputs and outputs kept."""
+    meta_graph = meta_graph_pb2.MetaGraphDef()
+    graph_def = meta_graph.graph_def
+    graph_def.CopyFrom(concrete.graph.as_graph_def())
+    by_name = {item.name: item for item in inputs}
+    for node in graph_def.node:
+        node.device = places[node.name] if node.name in by_name else _merged(node.device, device)
+        if node.name in by_name and node.op != "Placeholder":
+            _make_placeholder(node, by_name[node.name])  # a small captured tensor is a Const here
+
+    names = [item.name for item in inputs] + [t.name for t in concrete.outputs]
+    names += [op.name for op in concrete.graph.control_outputs]
+    meta_graph.collection_def["train_op"].node_list.value.extend(names)
+    optimized = tf_optimizer.OptimizeGraph(_grappler_config(), meta_graph, verbose=False)
+    if loops := sorted({n.op for n in optimized.node} & _LOOP_OPS):
+        raise UnsupportedFunctionError(
+            f"{_plain_name(concrete.name)} has loops of TensorFlow 1 ({', '.join(loops)}); "
+            "call tf.compat.v1.enable_control_flow_v2() before it is traced"
+        )
+    return optimized
+
+
+def _grappler_config() -> Any:
+    """The user's own settings, for graphs of every size, with loops kept as While nodes."""
+    config = config_pb2.ConfigProto()
+    config.CopyFrom(eager_context.context().config)
+    config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR"  # only here: keeps While whole
+    rewrites = config.graph_options.rewrite_options
+    rewrites.min_graph_nodes = -1
+    if rewrites.disable_meta_optimizer:  # calls must be inlined even so
+        rewrites.disable_meta_optimizer = False
+        del rewrites.optimizers[:]
+        rewrites.optimizers.append("function")
+    return config
+
+
+def _make_placeholder(node: NodeDef, item: Input) -> None:
+    node.Clear()
+    node.name, node.op = item.name, "Placeholder"
+    node.attr["dtype"].type = item.dtype.as_datatype_enum
+    node.attr["shape"].shape.CopyFrom(tf.TensorShape(item.shape).as_proto())
+
+
+def _merged(explicit: str, device: str, cache: dict[tuple[str, str], str] = {}) -> str:  # noqa: B006
+    """The user's device, with what it leaves open taken from `device`."""
+    if not explicit:
+        return device
+    if (explicit, device) not in cache:
+        base, asked = tf.DeviceSpec.from_string(device), tf.DeviceSpec.from_string(explicit)
+        cache[explicit, device] = base.make_merged_spec(asked).to_string()
+    return cache[explicit, device]
+
+
+def _place_nodes(
+    nodes: Iterable[NodeDef], inputs: Iterable[Input], places: Mapping[str, str], device: str
+) -> None:
+    """Gives each node its device: beside the resource it uses, else where the user or Grappler said.
+
+    The colocation that Grappler or the user asked for is dropped: it is obeyed by now, and would
+    contradict a node that a pass moves.
+    """
+    resource_place = {i.name: places[i.name] for i in inputs if i.dtype == tf.resource}
+    for node in nodes:
+        if node.name in places:
+            continue
+        node.attr.pop("_class", None)
+        node.attr.pop("_output_shapes", None)
+        node.device = _merged(node.device, device)
+        if node.op not in BODIES:
+            for source in node.input:
+                if (place := resource_place.get(source.partition(":")[0])) is not None:
+                    node.device = place
+                    break
+        if node.op in ("Identity", "VarHandleOp") and _is_resource(node):
+            resource_place[node.name] = node.device
+
+
+def _is_resource(node: NodeDef) -> bool:
+    return node.op == "VarHandleOp" or node.attr["T"].type == tf.resource.as_datatype_enum
+
+
+# Order and names.
+
+
+def _sorted_nodes(graph_def: GraphDef, concrete: Any) -> list[NodeDef]:
+    """The nodes in a topological order, as close to that in which the user's code made them as can be.
+
+    A node that Grappler made takes the place of the first node that needs it.
+    """
+    by_name = {node.name: node for node in graph_def.node}
+    before = {name: set(map(_source_of, node.input)) for name, node in by_name.items()}
+    after: dict[str, list[str]] = {name: [] for name in by_name}
+    for name, sources in before.items():
+        for source in sources:
+            after[source].append(name)
+
+    rank = {op.name: i for i, op in enumerate(concrete.graph.get_operations())}
+    reverse = [n.name for n in graph_def.node if n.name not in rank]
+    while reverse:  # a made node's rank is known once those of its readers are
+        waiting = []
+        for name in reverse:
+            ranks = [rank[reader] for reader in after[name] if reader in rank]
+            if len(ranks) == len(after[name]):
+                rank[name] = min(ranks, default=len(rank))
+            else:
+                waiting.append(name)
+        reverse = waiting
+
+    missing = {name: len(sources) for name, sources in before.items()}
+    ready = [(rank[name], name) for name, count in missing.items() if not count]
+    heapq.heapify(ready)
+    result = []
+    while ready:
+        _, name = heapq.heappop(ready)
+        result.append(by_name[name])
+        for reader in after[name]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, (rank[reader], reader))
+    return result
+
+
+def _source_of(text: str) -> str:
+    return text.removeprefix("^").partition(":")[0]
+
+
+def _bare(node: NodeDef) -> NodeDef:
+    """A NodeDef without its inputs, which the graph knows."""
+    result = type(node)()
+    result.CopyFrom(node)
+    del result.input[:]
+    return result
+
+
+def _user_line(traceback: Any) -> str:
+    """The innermost frame outside TensorFlow and Keras, as ``file:line``; "" if there is none."""
+    for frame in reversed(list(traceback or ())):
+        path = frame.filename.replace("\\", "/")
+        if not any(part in path for part in ("/tensorflow/", "/keras/", "/tf_keras/", "<")):
+            return f"{frame.filename}:{frame.lineno}"
+    return ""
+
+
+def _refuse_unknown(
+    unknown: Sequence[tuple[Value, str]], function: str, sources: Mapping[str, Any]
+) -> None:
+    if not unknown:
+        return
+    named = []
+    for value, op in unknown[:5]:
+        line = _user_line(sources.get(value.node))
+        named.append(f"{value} ({op}{', ' + line if line else ''})")
+    more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+    raise UnsupportedFunctionError(
+        f"{function}: the size of {', '.join(named)}{more} is not known before the step runs; "
+        "fix the shapes, for example with dataset.batch(n, drop_remainder=True), tf.ensure_shape, "
+        "or an input_signature without None"
+    )

@@ -1,0 +1,348 @@
+"""Shape inference: from TensorFlow's GraphDefs to `Node`s with sizes, operations and shared buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tensorflow as tf
+
+# Private parts of TensorFlow; seen to work with 2.21.
+from tensorflow.python.framework import func_graph as func_graph_lib
+from tensorflow.python.framework import op_def_registry, tensor_util
+from tensorflow.python.ops import handle_data_util
+
+from tfmem import shapes
+from tfmem.ir import ARG, VARIABLE, Graph, Node, Value
+from tfmem.shapes import Shape
+
+GraphDef = Any
+NodeDef = Any
+FunctionDef = Any
+FuncGraph = Any
+
+BODIES = {
+    "While": ("cond", "body"),
+    "StatelessWhile": ("cond", "body"),
+    "If": ("then_branch", "else_branch"),
+    "StatelessIf": ("then_branch", "else_branch"),
+    "Case": ("branches",),
+    "StatelessCase": ("branches",),
+    "PartitionedCall": ("f",),
+    "StatefulPartitionedCall": ("f",),
+}
+"""Ops that run function bodies, and the attributes that name these."""
+
+_FIRST_ARGUMENT = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
+_STRING_BYTES = 24  # of one element; the text itself, where longer, is not the allocator's
+_MAX_CONSTANT = 64  # elements of a constant that `shapes` may want to see
+_UNSIZED = (tf.resource, tf.variant)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of the function, in the order in which the runtime passes them.
+
+    Attributes:
+      name: of its node.
+      dtype: of the tensor or handle.
+      handle: what a handle or variant refers to (TensorFlow's HandleData); None for a tensor.
+      shape: as traced, with None where the trace left it open; None if even the rank is open.
+      variable: the captured variable; its handle is looked up when the function is rebuilt.
+      external: the captured tensor, or the closure that yields it, if it is no variable.
+    """
+
+    name: str
+    dtype: tf.DType
+    handle: Any
+    shape: tuple[int | None, ...] | None
+    variable: tf.Variable | None = None
+    external: Any = None
+
+
+def is_variable(item: Input) -> bool:
+    """Whether an input is the handle of a variable."""
+    return item.dtype == tf.resource and bool(item.handle and item.handle.is_set)
+
+
+def as_shape(shape: tf.TensorShape | None) -> tuple[int | None, ...] | None:
+    """A shape as a tuple, with None for an open dimension; None for an open rank."""
+    return None if shape is None or shape.rank is None else tuple(shape)
+
+
+def parse_value(name: str) -> Value:
+    """The value that TensorFlow writes ``node:index``, or ``node`` for output 0."""
+    node, _, index = name.partition(":")
+    return Value(node, int(index or 0))
+
+
+def import_graph(graph: FuncGraph, graph_def: GraphDef, inputs: Sequence[Input]) -> list[tf.Tensor]:
+    """Adds nodes to `graph`, in which `inputs` become placeholders, which are returned.
+
+    The placeholders come first, since shape inference wants to know what their handles refer to.
+    """
+    with graph.as_default():
+        placeholders = [_placeholder(i, item) for i, item in enumerate(inputs)]
+        mapped = {f"{i.name}:0": t for i, t in zip(inputs, placeholders, strict=True)}
+        mapped |= {f"^{i.name}": t for i, t in zip(inputs, placeholders, strict=True)}
+        used = {_key(text) for node in graph_def.node for text in node.input}
+        tf.graph_util.import_graph_def(
+            graph_def, input_map={k: t for k, t in mapped.items() if k in used}, name=""
+        )
+    return placeholders
+
+
+def _key(text: str) -> str:
+    return text if ":" in text or text.startswith("^") else f"{text}:0"
+
+
+def _placeholder(index: int, item: Input) -> tf.Tensor:
+    # Not under its own name: the import would rename node "a" where "a/b" is there already.
+    tensor = tf.compat.v1.placeholder(item.dtype, item.shape, f"tfmem_input_{index}")
+    if item.handle is not None:
+        handle_data_util.set_handle_data(tensor, item.handle)
+    return tensor
+
+
+def import_sized(
+    graph_def: GraphDef,
+    inputs: Iterable[Input],
+    actual: Mapping[str, tf.Tensor],
+    known: Mapping[Value, Shape],
+) -> FuncGraph:
+    """The graph with inferred shapes, where open dimensions take their actual sizes."""
+    sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
+    names = {item.name for item in sized}
+    nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
+    nodes.node.extend(n for n in graph_def.node if n.name not in names)
+    graph = func_graph_lib.FuncGraph("tfmem_sizes")
+    import_graph(graph, nodes, sized)
+    return graph
+
+
+def _with_actual_shape(item: Input, actual: Any) -> Input:
+    tensor = item.external if item.external is not None else actual
+    shape = as_shape(getattr(tensor, "shape", None))
+    if item.dtype in _UNSIZED or shape is None:
+        return item
+    return Input(item.name, item.dtype, item.handle, shape)
+
+
+def dtypes_of(graph: FuncGraph, inputs: Iterable[Input]) -> dict[str, tuple[tf.DType, ...]]:
+    """Types of each node's outputs."""
+    result = {op.name: tuple(t.dtype for t in op.outputs) for op in graph.get_operations()}
+    return result | {item.name: (item.dtype,) for item in inputs}
+
+
+class Reader:
+    """Reads nodes out of a graph with inferred shapes; collects what it meets on the way.
+
+    Attributes:
+      flops: operations of each node that has many.
+      unknown: values whose size cannot be known, with their op, first causes only.
+    """
+
+    def __init__(self, graph: FuncGraph, library: Any, known: Mapping[Value, Shape]) -> None:
+        self.flops: dict[str, float] = {}
+        self.unknown: list[tuple[Value, str]] = []
+        self._graph = graph
+        self._functions = {f.signature.name: f for f in library.function}
+        self._known = known
+        self._ops = {op.name: op for op in graph.get_operations()}
+        self._unknown_nodes: set[str] = set()
+
+    def node(self, node_def: NodeDef) -> Node:
+        """The node of a NodeDef."""
+        op = self._ops[node_def.name]
+        inputs, after = [], []
+        for text in node_def.input:
+            if text[0] == "^":
+                after.append(text[1:])
+            else:
+                inputs.append(parse_value(text))
+        sizes = []
+        for i, tensor in enumerate(op.outputs):
+            value = Value(node_def.name, i)
+            shape = self._known.get(value, as_shape(tensor.shape))
+            sizes.append(self._nbytes(value, node_def.op, tensor.dtype, shape, inputs))
+        return Node(
+            name=node_def.name,
+            op=node_def.op,
+            inputs=tuple(inputs),
+            after=tuple(dict.fromkeys(after)),
+            nbytes=tuple(sizes),
+            device=node_def.device,
+            shares=self._study(node_def, op),
+        )
+
+    def nbytes(
+        self, value: Value, op: str, dtype: tf.DType, shape: tuple[int | None, ...] | None
+    ) -> int:
+        """Bytes of an output; 0, and noted as unknown, where the shape leaves that open."""
+        return self._nbytes(value, op, dtype, shape, ())
+
+    def _nbytes(
+        self,
+        value: Value,
+        op: str,
+        dtype: tf.DType,
+        shape: tuple[int | None, ...] | None,
+        inputs: Iterable[Value],
+    ) -> int:
+        if dtype in _UNSIZED and op != VARIABLE:
+            return 0
+        if shape is None or None in shape:
+            if dtype != tf.string:
+                if not any(i.node in self._unknown_nodes for i in inputs):
+                    self.unknown.append((value, op))
+                self._unknown_nodes.add(value.node)
+            return 0
+        itemsize = _STRING_BYTES if dtype == tf.string else dtype.size
+        return prod(n for n in shape if n is not None) * int(itemsize)
+
+    def _study(self, node_def: NodeDef, op: tf.Operation) -> int | None:
+        """Notes the operations of a node; returns the input whose buffer its outputs share."""
+        has_flops = node_def.op in shapes.FLOP_OPS
+        if not has_flops and node_def.op not in shapes.SHARING_OPS:
+            return None
+        tensors = list(op.inputs)
+        constants = (
+            {} if has_flops else {i: c for i, t in enumerate(tensors) if (c := _constant(t))}
+        )
+        dtype = op.outputs[0].dtype
+        call = shapes.Call(
+            node_def.op,
+            [_full(t.shape) for t in tensors],
+            [_full(t.shape) for t in op.outputs],
+            _STRING_BYTES if dtype == tf.string else int(dtype.size),
+            {key: _plain(value) for key, value in node_def.attr.items()},
+            constants,
+        )
+        if count := shapes.flops(call):
+            self.flops[node_def.name] = count
+        return shapes.shared_input(call)
+
+    def bodies(self, node_def: NodeDef) -> tuple[Graph, ...]:
+        """Graphs of the functions that a While, If, Case or call runs."""
+        op = self._ops[node_def.name]
+        arguments = list(op.inputs)[_FIRST_ARGUMENT.get(node_def.op, 0) :]
+        result = []
+        for attr in BODIES[node_def.op]:
+            value = node_def.attr[attr]
+            for function in value.list.func or (value.func,):
+                if function.name in self._functions:
+                    definition = self._functions[function.name]
+                    result.append(self._body(definition, arguments, node_def))
+        return tuple(result)
+
+    def _body(self, function: FunctionDef, arguments: list[tf.Tensor], caller: NodeDef) -> Graph:
+        graph_def, outputs = body_graph_def(function)
+        inputs = [
+            _argument(arg.name, tensor)
+            for arg, tensor in zip(function.signature.input_arg, arguments, strict=True)
+        ]
+        for node in graph_def.node:
+            node.device = node.device or caller.device
+        graph = func_graph_lib.FuncGraph(function.signature.name)
+        import_graph(graph, graph_def, inputs)
+        reader = Reader(graph, _Library(self._functions.values()), {})
+        arg_nodes = (
+            Node(
+                i.name,
+                VARIABLE if is_variable(i) else ARG,
+                nbytes=(
+                    0 if is_variable(i) else reader.nbytes(Value(i.name), ARG, i.dtype, i.shape),
+                ),
+                device=caller.device,
+            )
+            for i in inputs
+        )
+        body = Graph(
+            (*arg_nodes, *(reader.node(n) for n in topological(graph_def.node))),
+            tuple(map(parse_value, outputs)),
+        )
+        name = caller.name
+        self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
+        self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
+        return body
+
+
+@dataclass(frozen=True)
+class _Library:
+    function: Iterable[FunctionDef]
+
+
+def _argument(name: str, tensor: tf.Tensor) -> Input:
+    handle = handle_data_util.get_resource_handle_data(tensor) if tensor.dtype in _UNSIZED else None
+    return Input(name, tensor.dtype, handle, as_shape(tensor.shape))
+
+
+def topological(nodes: Iterable[NodeDef]) -> list[NodeDef]:
+    """NodeDefs sorted so that each follows its inputs; the given order where that leaves a choice."""
+    by_name = {node.name: node for node in nodes}
+    result: dict[str, NodeDef] = {}
+    for root in by_name:
+        stack = [root]
+        while stack:
+            name = stack[-1]
+            waiting = [
+                source
+                for text in by_name[name].input
+                if (source := text.removeprefix("^").partition(":")[0]) in by_name
+                and source not in result
+            ]
+            if waiting and name not in result:
+                stack += waiting
+            else:
+                result.setdefault(stack.pop(), by_name[name])
+    return list(result.values())
+
+
+def body_graph_def(function: FunctionDef) -> tuple[GraphDef, list[str]]:
+    """A function's nodes with inputs named as graphs name them, and its outputs so named."""
+    flat = {arg.name: arg.name for arg in function.signature.input_arg}
+    for node in function.node_def:
+        index = 0
+        for output in op_def_registry.get(node.op).output_arg:
+            for i in range(_output_count(output, node)):
+                flat[f"{node.name}:{output.name}:{i}"] = f"{node.name}:{index}"
+                index += 1
+    graph_def = tf.compat.v1.GraphDef()
+    for node in function.node_def:
+        copy = graph_def.node.add()
+        copy.CopyFrom(node)
+        copy.attr.pop("_class", None)
+        copy.input[:] = [text if text[0] == "^" else flat[text] for text in node.input]
+    return graph_def, [flat[function.ret[arg.name]] for arg in function.signature.output_arg]
+
+
+def _output_count(output: Any, node: NodeDef) -> int:
+    if output.number_attr:
+        return int(node.attr[output.number_attr].i)
+    if output.type_list_attr:
+        return len(node.attr[output.type_list_attr].list.type)
+    return 1
+
+
+def _full(shape: tf.TensorShape) -> Shape | None:
+    return tuple(shape) if shape.is_fully_defined() else None
+
+
+def _constant(tensor: tf.Tensor) -> tuple[int, ...] | None:
+    """Value of a small integer tensor that TensorFlow can tell before the step runs."""
+    if not tensor.dtype.is_integer or not tensor.shape.is_fully_defined():
+        return None
+    if tensor.shape.num_elements() > _MAX_CONSTANT:
+        return None
+    value = tensor_util.constant_value(tensor)
+    return None if value is None else tuple(int(n) for n in value.reshape(-1))
+
+
+def _plain(value: Any) -> object:
+    """An AttrValue as a number, text or truth; None for what `shapes` does not ask for."""
+    kind = value.WhichOneof("value")
+    if kind == "s":
+        return value.s.decode(errors="replace")
+    return getattr(value, kind) if kind in ("i", "f", "b", "type") else None

@@ -1,0 +1,237 @@
+"""What shapes tell about a kernel: its operations, and whether its outputs share an input's buffer.
+
+Free of TensorFlow: `capture` describes a node by a `Call` and asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+Shape = tuple[int, ...]
+
+ALIGNMENT_BYTES = 64
+"""TensorFlow's EIGEN_MAX_ALIGN_BYTES: a slice that starts off this boundary is copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One node as its kernel sees it.
+
+    Attributes:
+      op: TensorFlow's op type.
+      inputs: shape of each input; None where it is unknown.
+      outputs: shape of each output; None where it is unknown.
+      itemsize: bytes of one element of the first output.
+      attrs: attributes that are numbers, texts, truths or lists of these.
+      constants: value of each small input that is a constant of integers, flattened.
+    """
+
+    op: str
+    inputs: Sequence[Shape | None]
+    outputs: Sequence[Shape | None]
+    itemsize: int = 4
+    attrs: Mapping[str, object] = field(default_factory=dict)
+    constants: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+def flops(call: Call) -> float:
+    """Floating-point operations of a node; 0 where the op is not one of many operations.
+
+    A multiplication and its addition count as two.
+    """
+    count = _FLOPS.get(call.op)
+    if count is None or None in (*call.inputs[:2], *call.outputs[:1]):
+        return 0.0
+    return float(count(call, [s for s in call.inputs if s is not None], call.outputs[0] or ()))
+
+
+def shared_input(call: Call) -> int | None:
+    """Index of the input whose buffer all outputs of a node share, where attributes decide that.
+
+    None where every output has a buffer of its own, or where what decides is not known.
+    """
+    if (rule := _SHARES.get(call.op)) is None or not call.inputs:
+        return None
+    index = 1 if call.op == "Split" else 0
+    shape = call.inputs[index] if index < len(call.inputs) else None
+    if shape is None or not call.outputs or None in call.outputs:
+        return None
+    return index if rule(call, shape, [s for s in call.outputs if s is not None]) else None
+
+
+SHARING_OPS = frozenset(
+    ["Slice", "StridedSlice", "Split", "SplitV", "Unpack", "Pack", "Concat", "ConcatV2", "Transpose", "ConjugateTranspose", "BroadcastTo", "Tile", "Pad", "PadV2", "Cast", "AddN", "Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "IdentityN", "Reverse", "ReverseV2"]
+)
+"""Ops that `shared_input` has a rule for."""
+
+
+# Operations. Inputs and output have known shapes here.
+
+
+def _matmul(call: Call, inputs: list[Shape], out: Shape) -> float:
+    rows_last = call.attrs.get("transpose_a") or call.attrs.get("adj_x")
+    return 2.0 * prod(out) * inputs[0][-2 if rows_last else -1]
+
+
+def _convolution(call: Call, inputs: list[Shape], out: Shape) -> float:
+    *window, channels, _ = inputs[1]
+    return 2.0 * prod(out) * prod(window) * channels
+
+
+def _convolution_gradient_input(call: Call, inputs: list[Shape], out: Shape) -> float:
+    *window, channels, _ = inputs[1]
+    return 2.0 * prod(inputs[2]) * prod(window) * channels
+
+
+def _convolution_gradient_filter(call: Call, inputs: list[Shape], out: Shape) -> float:
+    *window, channels, _ = out
+    return 2.0 * prod(inputs[2]) * prod(window) * channels
+
+
+def _depthwise(call: Call, inputs: list[Shape], out: Shape) -> float:
+    return 2.0 * prod(out) * prod(inputs[1][:2])
+
+
+def _depthwise_gradient(call: Call, inputs: list[Shape], out: Shape) -> float:
+    window = out[:2] if call.op.endswith("Filter") else inputs[1][:2]
+    return 2.0 * prod(inputs[2]) * prod(window)
+
+
+def _einsum(call: Call, inputs: list[Shape], out: Shape) -> float:
+    equation = call.attrs.get("equation")
+    if not isinstance(equation, str) or "..." in equation:
+        return 2.0 * prod(out)
+    letters: dict[str, int] = {}
+    for term, shape in zip(equation.split("->")[0].split(","), inputs, strict=False):
+        letters.update(zip(term, shape, strict=False))
+    return 2.0 * prod(letters.values())
+
+
+_FLOPS: dict[str, Callable[[Call, list[Shape], Shape], float]] = {
+    **dict.fromkeys(
+        ["MatMul", "_FusedMatMul", "_MklMatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "SparseMatMul", "_FusedBatchMatMulV2", "_MklBatchMatMulV2", "_MklFusedBatchMatMulV2"],
+        _matmul,
+    ),
+    **dict.fromkeys(["Conv2D", "Conv3D", "_FusedConv2D", "_FusedConv3D"], _convolution),
+    "Conv2DBackpropInput": _convolution_gradient_input,
+    "Conv3DBackpropInputV2": _convolution_gradient_input,
+    "Conv2DBackpropFilter": _convolution_gradient_filter,
+    "Conv3DBackpropFilterV2": _convolution_gradient_filter,
+    **dict.fromkeys(["DepthwiseConv2dNative", "_FusedDepthwiseConv2dNative"], _depthwise),
+    "DepthwiseConv2dNativeBackpropInput": _depthwise_gradient,
+    "DepthwiseConv2dNativeBackpropFilter": _depthwise_gradient,
+    "Einsum": _einsum,
+}
+
+FLOP_OPS = frozenset(_FLOPS)
+"""Ops that `flops` counts."""
+
+
+# Sharing, as the CPU kernels of TensorFlow 2.21 do it (slice_op.cc, strided_slice_op.cc,
+# split_op.cc, unpack_op.cc, ops_util.h). `shape` is that of the input that would be shared.
+
+
+def _is_row_aligned(call: Call, shape: Shape) -> bool:
+    """Whether each step along the first dimension is a multiple of the alignment."""
+    if not shape or shape[0] == 0:
+        return False
+    return prod(shape[1:]) * call.itemsize % ALIGNMENT_BYTES == 0
+
+
+def _is_aligned_run(call: Call, shape: Shape, start: int, stop: int) -> bool:
+    if len(shape) > 1:
+        return _is_row_aligned(call, shape)
+    return all(edge * call.itemsize % ALIGNMENT_BYTES == 0 for edge in (start, stop))
+
+
+def _same_size(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    return len(outs) == 1 and outs[0] == shape
+
+
+def _same_count(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    return len(outs) == 1 and prod(outs[0]) == prod(shape)
+
+
+def _single(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    return len(call.inputs) == 1
+
+
+def _cast(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    return call.attrs.get("SrcT") == call.attrs.get("DstT")
+
+
+def _pack(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    return call.attrs.get("N") == 1
+
+
+def _transpose(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    order = call.constants.get(1)
+    if order is None:
+        return False
+    moving = [axis for axis in order if shape[axis] != 1]
+    return len(shape) <= 1 or moving == sorted(moving)
+
+
+def _slice(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    if outs[0] == shape:
+        return True
+    begin = call.constants.get(1)
+    if begin is None or len(outs[0]) != len(shape) or outs[0][1:] != shape[1:]:
+        return False
+    return _is_aligned_run(call, shape, begin[0], outs[0][0])
+
+
+def _strided_slice(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    begin, strides = call.constants.get(1), call.constants.get(3)
+    if strides is None or any(stride != 1 for stride in strides):
+        return False
+    if prod(outs[0]) == prod(shape):
+        return True
+    mask = {k: call.attrs.get(f"{k}_mask") or 0 for k in ("ellipsis", "new_axis", "shrink_axis")}
+    if begin is None or mask["ellipsis"] or mask["new_axis"] or not shape or not shape[0]:
+        return False
+    first_only = mask["shrink_axis"] == 1
+    row = outs[0] if first_only else outs[0][1:]
+    if mask["shrink_axis"] not in (0, 1) or row != shape[1:]:
+        return False
+    begins_free = bool(int(str(call.attrs.get("begin_mask") or 0)) & 1)
+    start = 0 if begins_free else begin[0] % shape[0] if begin[0] < 0 else begin[0]
+    return _is_aligned_run(call, shape, start, start + (1 if first_only else outs[0][0]))
+
+
+def _split(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    if len(outs) == 1:
+        return True
+    axis = call.constants.get(0 if call.op == "Split" else 2)
+    if axis is None or axis[0] not in (0, -len(shape)):
+        return False
+    if call.op == "Split":
+        return _is_row_aligned(call, shape)
+    start = 0
+    for out in outs:
+        if not _is_aligned_run(call, shape, start, start + out[0]):
+            return False
+        start += out[0]
+    return True
+
+
+def _unpack(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    return len(outs) == 1 or (call.attrs.get("axis") == 0 and _is_row_aligned(call, shape))
+
+
+_SHARES: dict[str, Callable[[Call, Shape, list[Shape]], bool]] = {
+    "Slice": _slice,
+    "StridedSlice": _strided_slice,
+    "Split": _split,
+    "SplitV": _split,
+    "Unpack": _unpack,
+    "Pack": _pack,
+    "Transpose": _transpose,
+    "Cast": _cast,
+    "AddN": _single,
+    "IdentityN": _single,
+    **dict.fromkeys(("BroadcastTo", "Tile", "Pad", "PadV2"), _same_size),
+    **dict.fromkeys(["Sum", "Mean", "Max", "Min", "Prod", "All", "Any"], _same_count),
+}
