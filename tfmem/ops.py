@@ -48,7 +48,7 @@ UNKNOWN = Facts(is_stateful=True)
 # Their kernels set the output to the input tensor, with the same buffer.
 _VIEWS = """
     Identity Reshape Squeeze ExpandDims StopGradient PreventGradient Snapshot EnsureShape Bitcast
-    CheckNumerics PlaceholderWithDefault
+    PlaceholderWithDefault
 """
 
 # CWiseOp and its like: `forward_input_or_allocate_output` on the listed inputs.
@@ -79,15 +79,15 @@ _LIGHT = """
 # Pure, with an output of its own, and worth its device.
 _HEAVY = """
     MatMul _FusedMatMul _MklMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 _MklBatchMatMul
-    _MklBatchMatMulV2 _FusedBatchMatMulV2 Einsum SparseMatMul
-    Conv1D Conv2D Conv3D _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative
+    _MklBatchMatMulV2 Einsum SparseMatMul
+    Conv2D Conv3D _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative
     Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 Conv3DBackpropFilterV2
     DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter
     MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradGrad MaxPoolGradV2 MaxPoolWithArgmax
     MaxPoolGradWithArgmax AvgPool AvgPoolGrad AvgPool3D AvgPool3DGrad MaxPool3D MaxPool3DGrad
     FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad FusedBatchNormGradV2
     FusedBatchNormGradV3 _FusedBatchNormEx _FusedBatchNormGradEx _MklLayerNorm
-    _MklFusedBatchMatMulV2 _MklFusedMish _FusedSwish
+    _MklFusedBatchMatMulV2 _MklFusedMish
     LRN LRNGrad SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits CTCLoss CTCLossV2
     Pad PadV2 MirrorPad MirrorPadGrad SpaceToDepth DepthToSpace SpaceToBatchND BatchToSpaceND
     Gather GatherV2 GatherNd ScatterNd TensorScatterUpdate TensorScatterAdd TensorScatterSub
@@ -108,7 +108,7 @@ _HEAVY = """
     StatelessTruncatedNormal StatelessTruncatedNormalV2 StatelessRandomUniformInt
     StatelessRandomUniformIntV2 StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2
     StatelessMultinomial StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
-    StatelessRandomGetAlg StatelessIf StatelessCase StatelessWhile
+    StatelessIf StatelessCase StatelessWhile
     NoOp
 """
 
@@ -177,6 +177,8 @@ TABLE: dict[str, Facts] = {
     **_group(_RANDOM, Facts(is_stateful=True, is_random=True)),
     **_updates(_UPDATES, is_sparse=False),
     **_updates(_SPARSE_UPDATES, is_sparse=True),
+    "CheckNumerics": Facts(is_stateful=True, shares=0, is_light=True),
+    "StatelessRandomGetAlg": Facts(is_stateful=True),
     "ReadVariableOp": Facts(is_stateful=True, shares=0, reads=0),
     "ResourceGather": Facts(is_stateful=True, reads=0, is_sparse=True),
     "ResourceGatherNd": Facts(is_stateful=True, reads=0, is_sparse=True),

@@ -1,0 +1,184 @@
+"""Memory and time of (graph, costs, plan): the peak, when it is, and who is alive then.
+
+Three clocks run: the device computes one node after another in the order, and one copy at a time
+goes each way between device and host. Nodes of the host run as soon as what they read is there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from tfmem import liveness
+from tfmem.costs import Costs
+from tfmem.ir import Graph, Value
+from tfmem.plan import Plan
+from tfmem.program import Program, program
+
+Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a plan is predicted to give.
+
+    Attributes:
+      peak_bytes: most bytes in use on the device while the nodes run strictly in order.
+      peak_node: the node that runs then; "" if none runs on the device.
+      timeline: bytes in use while each node of `order` runs, its workspace included.
+      step_seconds: from the first node to the last node or copy.
+      host_bytes: most bytes held on the host.
+      alive_at_peak: (value, bytes it takes) of what is in use at the peak, largest first; the
+        workspace of `peak_node` is not among them.
+      order: the nodes that run on the device, in order.
+      window_peak_bytes: bound on the peak whichever nodes of the window run together; equal to
+        `peak_bytes` for a window of 1.
+    """
+
+    peak_bytes: int
+    peak_node: str
+    timeline: Array
+    step_seconds: float
+    host_bytes: int
+    alive_at_peak: tuple[tuple[Value, int], ...]
+    order: tuple[str, ...]
+    window_peak_bytes: int
+
+
+def simulate(graph: Graph, costs: Costs, plan: Plan) -> Simulation:
+    """Replays a plan on the captured graph.
+
+    A plan without an order is replayed as TensorFlow's executor would run it on one thread, with a
+    queue of ready nodes.
+
+    Raises:
+      Error: the plan does not fit the graph (see `program.program`).
+    """
+    steps = program(graph, plan)
+    held, seconds = _clocks(steps, costs)
+    lifetimes = liveness.lifetimes(steps, costs.granularity, held)
+    timeline = lifetimes.timeline() + _workspace(steps, costs)
+    peak = int(timeline.argmax())
+    bound = int(timeline[peak])
+    if plan.window > 1:
+        loose = liveness.lifetimes(steps, costs.granularity, held, plan.window)
+        bound = max(bound, int(_window_timeline(loose, costs, plan.window).max()))
+    return Simulation(
+        peak_bytes=int(timeline[peak]),
+        peak_node=steps.graph.names[steps.order[peak]] if steps.order else "",
+        timeline=timeline[: len(steps.order)],
+        step_seconds=seconds,
+        host_bytes=int(lifetimes.timeline(host=True).max()),
+        alive_at_peak=tuple(lifetimes.alive(peak)),
+        order=steps.names,
+        window_peak_bytes=bound,
+    )
+
+
+def _workspace(steps: Program, costs: Costs) -> Array:
+    scratch = [costs.allocated(costs.workspace.get(name, 0)) for name in steps.names]
+    return np.array(scratch or [0], np.int64)
+
+
+def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -> Array:
+    """Bytes in use at most while each node is the oldest one that has not finished.
+
+    Then every node less than `window` places later may have started, unless it waits for this one:
+    its new buffers and its workspace are added to those of the strict order.
+    """
+    steps = lifetimes.program
+    made = np.bincount(
+        lifetimes.start[~lifetimes.on_host],
+        lifetimes.nbytes[~lifetimes.on_host],
+        max(1, len(steps.order)),
+    )
+    scratch = _workspace(steps, costs)
+    early = (made + scratch).astype(np.int64).tolist()
+    early[:1] = [int(scratch[0])]
+    successors, place = steps.graph.successors, {node: i for i, node in enumerate(steps.order)}
+    timeline = (lifetimes.timeline() + scratch).tolist()
+    for position, node in enumerate(steps.order):
+        waiting = {node}
+        for other in steps.order[position : position + window]:
+            if other in waiting:
+                waiting.update(r for r in successors[other] if place.get(r, -1) < position + window)
+            else:
+                timeline[position] += early[place[other]]
+    return np.array(timeline, np.int64)
+
+
+def _clocks(steps: Program, costs: Costs) -> tuple[dict[int, list[int]], float]:
+    """Runs the three clocks; which copies have landed when each position ends, and the time."""
+    graph, nodes = steps.graph, len(steps.graph.names)
+    seconds = [costs.seconds.get(name, 0.0) for name in graph.names]
+    if not steps.waits:
+        return {}, sum(seconds[node] for node in steps.order)
+    ends = [0.0] * len(steps.on_host)
+    link = _Link(costs)
+    compute, finished = 0.0, []
+    for step in steps.sequence:
+        awaited = steps.waits.get(step, ())
+        if step < nodes:
+            ready = max((link.arrival(other, ends) for other in awaited), default=0.0)
+            if steps.on_host[step]:
+                ends[step] = ready + seconds[step]
+            else:
+                compute = ends[step] = max(compute, ready) + seconds[step]
+                if not graph.is_input[step]:
+                    finished.append(compute)
+            continue
+        copy = steps.copies[step - nodes]
+        ready = max((ends[other] for other in awaited), default=0.0)
+        if copy.to_host:
+            ends[step] = link.send(ready, steps.nbytes[copy.source])
+        else:
+            link.request(step, ready, steps.nbytes[copy.source])
+    link.drain(ends)
+    held: dict[int, list[int]] = {}
+    for number, copy in enumerate(steps.copies):
+        if copy.to_host:
+            landing = bisect_left(finished, ends[nodes + number])
+            held.setdefault(copy.pace if copy.pace >= 0 else landing, []).append(number)
+    return held, max(ends, default=0.0)
+
+
+class _Link:
+    """The two directions between device and host, each with a queue of its own."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs = costs
+        self.out_free = self.in_free = 0.0
+        self.pending: list[tuple[float, int, int]] = []
+        self.waiting: set[int] = set()
+
+    def send(self, ready: float, nbytes: int) -> float:
+        """Copies to the host; when it has landed."""
+        begin = max(self.out_free, ready)
+        self.out_free = begin + self.costs.latency + nbytes / self.costs.to_host
+        return self.out_free
+
+    def request(self, step: int, ready: float, nbytes: int) -> None:
+        """Asks for a copy to the device that may start at `ready`."""
+        heapq.heappush(self.pending, (ready, step, nbytes))
+        self.waiting.add(step)
+
+    def arrival(self, step: int, ends: list[float]) -> float:
+        """When a step has ended; serves the copies to the device that come before it."""
+        while step in self.waiting:
+            self._serve(ends)
+        return ends[step]
+
+    def drain(self, ends: list[float]) -> None:
+        """Serves every copy that was asked for."""
+        while self.pending:
+            self._serve(ends)
+
+    def _serve(self, ends: list[float]) -> None:
+        ready, step, nbytes = heapq.heappop(self.pending)
+        begin = max(self.in_free, ready)
+        self.in_free = ends[step] = begin + self.costs.latency + nbytes / self.costs.from_host
+        self.waiting.discard(step)
