@@ -1,1 +1,58 @@
-"""tfmem: train TensorFlow models in less memory, with one line changed."""
+"""tfmem: train TensorFlow models in less memory, with one line changed.
+
+``step = tfmem.optimize(step, budget="6GiB")`` rewrites the graph of a train step so that its peak
+memory on the device stays under the budget. Importing tfmem loads no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tfmem.errors import (
+    BudgetError,
+    Error,
+    HostMemoryError,
+    RewriteError,
+    UnsupportedFunctionError,
+)
+from tfmem.plan import Plan
+
+if TYPE_CHECKING:
+    from tfmem.api import Optimized, optimize
+    from tfmem.host import host_process
+    from tfmem.planning.tensorflowmem import TensorFlowMem
+    from tfmem.report import Report
+    from tfmem.variables import host_variables
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "optimize": "tfmem.api",
+    "Optimized": "tfmem.api",
+    "Report": "tfmem.report",
+    "TensorFlowMem": "tfmem.planning.tensorflowmem",
+    "host_process": "tfmem.host",
+    "host_variables": "tfmem.variables",
+}
+
+__all__ = [
+    "BudgetError",
+    "Error",
+    "HostMemoryError",
+    "Optimized",
+    "Plan",
+    "Report",
+    "RewriteError",
+    "TensorFlowMem",
+    "UnsupportedFunctionError",
+    "host_process",
+    "host_variables",
+    "optimize",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tfmem' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -10,6 +10,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+from tfmem.budget import format_bytes
 from tfmem.errors import Error
 from tfmem.ir import Value
 
@@ -129,6 +130,31 @@ class Plan:
         """Every value that crosses between device and host, evictions first."""
         placed = (transfer for placement in self.placements for transfer in placement.transfers)
         return (*self.evictions, *placed)
+
+    def summary(self) -> str:
+        """What the plan does and predicts, a few lines of text."""
+        if self.is_noop:
+            return f"nothing changed: {self.reason or 'no technique applies'}"
+        swapped = len(self.evictions)
+        placed = len(self.placements)
+        order = f"{len(self.order)} nodes ordered, window {self.window}" if self.order else ""
+        done = [
+            order,
+            f"{len(self.recomputations)} recomputations" if self.recomputations else "",
+            f"{swapped} values swapped" if swapped else "",
+            f"{placed} variables on {self.host}" if placed else "",
+        ]
+        return "\n".join(
+            [
+                f"predicted peak   {format_bytes(self.peak_bytes)} on {self.device}, "
+                f"originally {format_bytes(self.baseline_peak_bytes)}",
+                f"predicted time   {self.step_seconds:.3g} s a step, "
+                f"originally {self.baseline_step_seconds:.3g} s",
+                f"host memory      {format_bytes(self.host_bytes)}",
+                f"budget           {format_bytes(self.budget) if self.budget else 'none'}",
+                f"techniques       {', '.join(filter(None, done))}",
+            ]
+        )
 
     def to_json(self) -> str:
         """The plan as JSON text; `from_json` reads it back equal."""

@@ -1,0 +1,26 @@
+# make demo and make test need nothing but Python 3.10 to 3.13; both make .venv.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(RUN) -m models.demo
+
+test: $(READY)
+	$(RUN) -m pytest -q
+
+lint: $(READY)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --editable ".[dev]"
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) out

@@ -1,0 +1,400 @@
+"""`optimize` and what it returns: the face of tfmem.
+
+    call -> signature -> (first time: trace, capture, plan, move variables, rewrite) -> run
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, overload
+
+import tensorflow as tf
+
+from tfmem import host as host_module
+from tfmem import measure, variables
+from tfmem.budget import format_bytes, parse_bytes
+from tfmem.capture import Captured, capture, fresh, is_compiled, is_recorded
+from tfmem.costs import Costs, static_costs
+from tfmem.errors import Error, HostMemoryError, UnsupportedFunctionError
+from tfmem.ir import Graph, Value
+from tfmem.passes.linearise import Linearise
+from tfmem.passes.place import Place
+from tfmem.passes.prune import Prune
+from tfmem.passes.reorder import Reorder
+from tfmem.passes.swap import Swap
+from tfmem.pipeline import Pass, run_passes
+from tfmem.plan import Plan
+from tfmem.planning.search import Decision, Request, carry_out, choose
+from tfmem.planning.strategy import TECHNIQUES, Strategy
+from tfmem.planning.tensorflowmem import TensorFlowMem
+from tfmem.rebuild import Rewritten, rebuild
+from tfmem.report import Alive, Report
+from tfmem.signature import signature_of
+
+_log = logging.getLogger("tfmem")
+
+PROFILES = ("auto", "static", "measured")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The keyword arguments of `optimize`, checked; see there."""
+
+    budget: int | None = None
+    device: str | None = None
+    host: str | None = None
+    techniques: frozenset[str] = frozenset(TECHNIQUES)
+    max_slowdown: float | None = None
+    strategy: Strategy | None = None
+    profile: str = "auto"
+
+
+@overload
+def optimize(
+    function: None = None,
+    *,
+    budget: int | str | None = None,
+    device: str | None = None,
+    host: str | None = None,
+    techniques: Iterable[str] | None = None,
+    max_slowdown: float | None = None,
+    strategy: Strategy | None = None,
+    profile: str = "auto",
+) -> Callable[[Callable[..., Any]], Optimized]: ...
+
+
+@overload
+def optimize(
+    function: Callable[..., Any],
+    *,
+    budget: int | str | None = None,
+    device: str | None = None,
+    host: str | None = None,
+    techniques: Iterable[str] | None = None,
+    max_slowdown: float | None = None,
+    strategy: Strategy | None = None,
+    profile: str = "auto",
+) -> Optimized: ...
+
+
+def optimize(
+    function: Callable[..., Any] | None = None,
+    *,
+    budget: int | str | None = None,
+    device: str | None = None,
+    host: str | None = None,
+    techniques: Iterable[str] | None = None,
+    max_slowdown: float | None = None,
+    strategy: Strategy | None = None,
+    profile: str = "auto",
+) -> Optimized | Callable[[Callable[..., Any]], Optimized]:
+    """Makes a function run in less memory; also a decorator, with or without arguments.
+
+    Args:
+      function: a `tf.function`, or a callable, which becomes one. It must be complete: gradients
+        and the optimizer's update inside, or inference.
+      budget: most bytes that may be in use on `device` at any moment of a step, everything counted.
+        An int, or text such as "6GiB" or "800MB". None: the device's own limit where it has one;
+        where it has none, only what costs no time is done (the order).
+      device: the device whose memory is scarce. Default: GPU:0 if there is one, otherwise CPU:0.
+      host: the device that takes what leaves `device`. Default: CPU:0 for a GPU; for a CPU the
+        running `tfmem.host_process()`, if any, otherwise none, and swap and place are off.
+      techniques: a subset of ("order", "recompute", "swap", "place"). Default: all that apply.
+      max_slowdown: refuse plans whose predicted step time is above this multiple of the original's.
+      strategy: a policy to be carried out as it is, such as `tfmem.TensorFlowMem()`. Default:
+        as much of that policy as the budget asks for.
+      profile: where costs come from: "static" (from shapes), "measured" or "auto".
+
+    Returns:
+      An `Optimized`, called exactly as the function was; without `function`, a decorator.
+
+    Raises:
+      tfmem.Error: an argument is not valid. What can only be known when the function is called
+        (a device that does not exist, a budget that cannot be met) is raised then.
+    """
+    options = Options(
+        budget=None if budget is None else parse_bytes(budget),
+        device=device,
+        host=host,
+        techniques=_checked_techniques(techniques),
+        max_slowdown=_checked_slowdown(max_slowdown),
+        strategy=_checked_strategy(strategy),
+        profile=_checked_profile(profile),
+    )
+    if function is None:
+        return lambda decorated: Optimized(decorated, options)
+    return Optimized(function, options)
+
+
+class Optimized:
+    """A function that runs within a memory budget, called exactly as the original is.
+
+    Polymorphic as a tf.function is: one plan for each input signature. Under a `tf.GradientTape`
+    that wants its gradient, the original runs, for the rewritten graph has none.
+
+    Attributes:
+      original: the original tf.function. If variables have moved to the host, a tf.function that was
+        traced before they did fails at its next call; this one is traced anew.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+        if isinstance(function, Optimized):
+            raise Error("the function is optimised already; pass its .original with other options")
+        if not callable(function):
+            raise Error(
+                f"cannot optimise {function!r}: it is a {type(function).__name__}, not a function; "
+                "pass a tf.function or a plain callable"
+            )
+        if isinstance(function, tf.types.experimental.ConcreteFunction):
+            raise Error(
+                "cannot optimise a ConcreteFunction, whose variables are bound already; "
+                "pass the tf.function that it was made from"
+            )
+        is_function = isinstance(function, tf.types.experimental.PolymorphicFunction)
+        self.original = function if is_function else tf.function(function)
+        self._options = options
+        self._entries: dict[Hashable, _Entry] = {}
+        self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
+        self._lock = threading.RLock()
+        self._has_told = False
+        functools.update_wrapper(self, self.original.python_function)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Optimized:
+        if instance is None:
+            return self
+        if instance not in self._bound:
+            self._bound[instance] = Optimized(self.original.__get__(instance, owner), self._options)
+        return self._bound[instance]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        entry = self._entry(args, kwargs)
+        if is_recorded(args, kwargs, entry.watched):
+            self._tell_gradient()
+            return self.original(*args, **kwargs)
+        if entry.rewritten is None:
+            return self.original(*args, **kwargs)
+        return entry.run(args, kwargs)
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
+        """The rewritten ConcreteFunction for these arguments (the original's if nothing changed)."""
+        entry = self._entry(args, kwargs)
+        if entry.rewritten is None:
+            return self.original.get_concrete_function(*args, **kwargs)
+        return entry.rewritten.function
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """Plans for these arguments without running a step or moving a variable.
+
+        Raises:
+          BudgetError: the budget cannot be met.
+          UnsupportedFunctionError: the function cannot be captured.
+        """
+        return self._planned(args, kwargs).decision.plan
+
+    def report(self, *args: Any, **kwargs: Any) -> Report:
+        """What is predicted for these arguments and, after a call with them, what was measured."""
+        entry = self._entries.get(signature_of(args, kwargs))
+        return (entry or self._planned(args, kwargs)).report()
+
+    def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry:
+        entry = self._entries.get(signature_of(args, kwargs))
+        if entry is None or entry.is_stale:
+            with self._lock:
+                entry = self._prepared(args, kwargs)
+        return entry
+
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry:
+        if any(entry.is_stale for entry in self._entries.values()):
+            self._forget()
+        entry = self._planned(args, kwargs)
+        if not entry.decision.plan.is_noop:
+            entry = self._rewritten(entry)
+        self._entries[signature_of(args, kwargs)] = entry
+        _log.info("%s: %s", self.__name__, entry.decision.plan.summary())
+        return entry
+
+    def _forget(self) -> None:
+        """Drops every trace: variables have moved, and what was traced before would not find them."""
+        self.original = fresh(self.original)
+        self._entries.clear()
+
+    def _planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry:
+        start = time.perf_counter()
+        request = _request(self._options)
+        captured = self._capture(request, args, kwargs)
+        graph = Prune()(captured.graph)
+        costs = static_costs(
+            graph, flops=captured.flops, bodies=captured.bodies, device=request.device
+        )
+        decision = _decided(graph, costs, request, self._options.strategy)
+        _check_host_memory(decision.plan)
+        seconds = time.perf_counter() - start
+        return _Entry(captured, graph, decision, seconds)
+
+    def _capture(
+        self, request: Request, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Captured:
+        if is_compiled(self.original):
+            raise UnsupportedFunctionError(
+                f"{self.__name__} is compiled by XLA (jit_compile=True), whose memory TensorFlow's "
+                "executor does not manage; use tf.function(jit_compile=False)"
+            )
+        strategy = self._options.strategy or TensorFlowMem()
+        with variables.created_on(
+            request.host if "place" in request.techniques else "", strategy.may_place
+        ):
+            concrete = self.original.get_concrete_function(*args, **kwargs)
+        return capture(concrete, device=request.device, args=_flat(concrete, args, kwargs))
+
+    def _rewritten(self, entry: _Entry) -> _Entry:
+        start = time.perf_counter()
+        plan, captured = entry.decision.plan, entry.captured
+        graph = run_passes(entry.graph, passes_of(plan), _observe)
+        away = [captured.variables[placement.variable] for placement in plan.placements]
+        away = [variable for variable in away if variable.device != plan.host]
+        if away:
+            variables.move_variables(away, plan.host)
+            self._forget()
+        rewritten = rebuild(captured, graph)
+        seconds = entry.seconds + time.perf_counter() - start
+        return replace(entry, rewritten=rewritten, seconds=seconds, moves=variables.moves())
+
+    def _tell_gradient(self) -> None:
+        if not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "%s is called under a GradientTape that wants its gradient: the original runs, "
+                "unoptimised; optimise the function that holds the tape instead",
+                self.__name__,
+            )
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What was decided, and made, for one input signature.
+
+    `moves` counts the variables moved, in the whole process, when it was made: an entry that is
+    older than the last move may refer to variables that are elsewhere now.
+    """
+
+    captured: Captured
+    graph: Graph
+    decision: Decision
+    seconds: float
+    moves: int
+    rewritten: Rewritten | None = None
+    watched: tuple[Any, ...] = ()
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a variable that this was made for has moved since."""
+        return self.moves != variables.moves() and self.captured.has_moved()
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A step of the rewritten function."""
+        assert self.rewritten is not None
+        with host_module.guard():
+            return self.rewritten(*args, **kwargs)
+
+    def report(self) -> Report:
+        plan, after = self.decision.plan, self.decision.after
+        return Report(
+            plan=plan,
+            baseline_timeline=self.decision.before.timeline,
+            timeline=after.timeline,
+            alive_at_peak=tuple(self._alive(*item) for item in after.alive_at_peak),
+            measured_peak_bytes=measure.peak_bytes(plan.device) if self.rewritten else None,
+            planning_seconds=self.seconds,
+        )
+
+    def _alive(self, value: Value, nbytes: int) -> Alive:
+        op = self.captured.graph.by_name[value.node].op
+        return Alive(value, op, nbytes, self.captured.source(value.node))
+
+
+def passes_of(plan: Plan) -> list[Pass]:
+    """The passes that carry a plan out, in their order."""
+    passes: list[Pass] = []
+    if plan.order:
+        passes.append(Reorder(plan.order))
+    if plan.evictions:
+        passes.append(Swap(plan.evictions, plan.host))
+    if plan.placements:
+        passes.append(Place(plan.placements, plan.host))
+    if plan.order:
+        passes.append(Linearise(plan.device, plan.window))
+    return passes
+
+
+def _observe(done: Pass, before: Graph, after: Graph, seconds: float) -> None:
+    _log.debug("%s: %d to %d nodes, %.2f s", type(done).__name__, len(before), len(after), seconds)
+
+
+def _request(options: Options) -> Request:
+    """Devices found, limits filled in.
+
+    Raises:
+      tfmem.Error: a device does not exist, or the host is the scarce device.
+    """
+    device = measure.full_device_name(options.device or measure.scarce_device())
+    host = measure.full_device_name(options.host or _default_host(device), allow_none=True)
+    if host == device:
+        raise Error(
+            f"host={options.host!r} is the device whose memory is scarce ({device}); nothing would be "
+            "freed by moving tensors there. Name a device with memory of its own: start "
+            "tfmem.host_process() and pass the name that it yields"
+        )
+    budget = options.budget
+    if budget is None and options.strategy is None:
+        budget = measure.device_limit(device)
+    techniques = options.techniques if host else options.techniques - {"swap", "place"}
+    return Request(device, host, budget, techniques, options.max_slowdown)
+
+
+def _default_host(device: str) -> str:
+    if tf.DeviceSpec.from_string(device).device_type != "CPU":
+        return "CPU:0"
+    process = host_module.running()
+    return host_module.DEVICE if process is not None else ""
+
+
+def _decided(
+    graph: Graph, costs: Costs, request: Request, strategy: Strategy | None
+) -> Decision:
+    if strategy is None:
+        return choose(graph, costs, request, TensorFlowMem())
+    return carry_out(graph, costs, request, strategy)
+
+
+def _checked_techniques(techniques: Iterable[str] | None) -> frozenset[str]:
+    if techniques is None:
+        return frozenset(TECHNIQUES)
+    chosen = frozenset([techniques] if isinstance(techniques, str) else techniques)
+    unknown = sorted(map(str, chosen - frozenset(TECHNIQUES)))
+    if unknown:
+        raise Error(f"techniques={unknown}: unknown; choose from {', '.join(TECHNIQUES)}")
+    return chosen
+
+
+def _checked_slowdown(max_slowdown: float | None) -> float | None:
+    if max_slowdown is not None and not max_slowdown >= 1:
+        raise Error(f"max_slowdown={max_slowdown!r}: must be a factor of at least 1")
+    return max_slowdown
+
+
+def _checked_strategy(strategy: Any) -> Strategy | None:
+    if strategy is not None and not callable(getattr(strategy, "decide", None)):
+        raise Error(f"strategy={strategy!r} is no strategy; pass one such as tfmem.TensorFlowMem()")
+    return strategy  # type: ignore[no-any-return]
+
+
+def _checked_profile(profile: str) -> str:
+    if profile not in PROFILES:
+        raise Error(f"profile={profile!r}: use one of {', '.join(PROFILES)}")
+    return profile

@@ -1,0 +1,199 @@
+"""Which variables live on the host, and what runs there beside them.
+
+Terms: a *family* is a set of variables that some op updates together (a weight and its Adam
+moments), placed all or none. The *core* of a placement are the ops that touch its variables; they
+must run where those live. The *region* is what may go along: light nodes that nothing but the core
+and the region needs. Which of the region's nodes do go is a minimum cut: the bytes that cross
+between device and host are the capacity, so that a gradient crosses once, where it is smallest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import networkx as nx
+
+from tfmem.ir import VARIABLE, Graph, Node, Value
+from tfmem.ops import facts_of
+from tfmem.plan import Placement, Transfer
+from tfmem.planning.partitions import Partitions
+
+_TRANSFER_BYTES = 2**16
+"""What starting one more transfer costs, in bytes that could cross meanwhile."""
+
+
+def placeable_variables(graph: Graph, device: str, min_bytes: int) -> tuple[str, ...]:
+    """Variables on the device that can go to the host, in the graph's order.
+
+    A variable can go if every op that takes its handle only reads or updates variables (a loop that
+    takes it does more). It goes if a member of its family has at least `min_bytes`, or lives
+    elsewhere already.
+    """
+    families = nx.utils.UnionFind()
+    fixed: set[str] = set()
+    variables = [n for n in graph.nodes if n.op == VARIABLE]
+    for variable in variables:
+        families.union(variable.name)
+        for name in graph.consumers.get(Value(variable.name), ()):
+            handles = _handles(graph, graph.by_name[name])
+            families.union(*handles)
+            if not _touches_only(graph.by_name[name]):
+                fixed.add(variable.name)
+    chosen: set[str] = set()
+    for family in families.to_sets():
+        members = [graph.by_name[name] for name in family]
+        goes = any(n.nbytes[0] >= min_bytes or n.device != device for n in members)
+        if goes and fixed.isdisjoint(family):
+            chosen |= family
+    return tuple(n.name for n in variables if n.name in chosen and n.device == device)
+
+
+def variables_on(graph: Graph, host: str) -> tuple[str, ...]:
+    """Variables that live on the host already."""
+    return tuple(n.name for n in graph.nodes if n.op == VARIABLE and n.device == host)
+
+
+def moved_nodes(graph: Graph, variables: Iterable[str]) -> dict[str, str]:
+    """Nodes that run on the host with these variables: {node: the variable that it is beside}."""
+    beside: dict[str, str] = {}
+    for variable in variables:
+        for name in graph.consumers.get(Value(variable), ()):
+            beside.setdefault(name, variable)
+    region = _region(graph, beside)
+    for group in _components(graph, region, beside):
+        for name in _host_side(graph, group, beside):
+            region[name] = True
+    for node in reversed(graph.nodes):
+        if region.get(node.name):
+            beside[node.name] = next(
+                beside[user] for user in graph.successors[node.name] if user in beside
+            )
+    return beside
+
+
+def placements(
+    partitions: Partitions,
+    variables: Iterable[str],
+    beside: dict[str, str],
+    *,
+    lead: int,
+    pace: int,
+    min_bytes: int,
+) -> tuple[Placement, ...]:
+    """Placements of variables, with every value that crosses between device and host.
+
+    Args:
+      partitions: the planned order, the nodes of `beside` away.
+      variables: what lives on the host.
+      beside: what runs there, from `moved_nodes`.
+      lead: partitions ahead of its use at which a copy to the device starts.
+      pace: partitions after which a copy to the host must have landed.
+      min_bytes: smaller values need not have landed for the device to go on.
+    """
+    graph = partitions.graph
+    moved: dict[str, list[str]] = {name: [] for name in variables}
+    transfers: dict[str, list[Transfer]] = {name: [] for name in moved}
+    for node in graph.nodes:
+        if node.name in beside:
+            moved[beside[node.name]].append(node.name)
+        for value in node.values:
+            users = partitions.device_users(value)
+            readers = [name for name in graph.consumers.get(value, ()) if name in beside]
+            if node.name in beside and users:
+                fetched = Transfer(value, partitions.fetches(users, lead))
+                transfers[beside[node.name]].append(fetched)
+            elif node.name not in beside and readers and not node.is_input:
+                waits = partitions.first(partitions.of[node.name] + pace)
+                is_large = graph.nbytes(value) >= min_bytes
+                sent = Transfer(value, pace=waits if is_large else "")
+                transfers[beside[readers[0]]].append(sent)
+    return tuple(Placement(name, tuple(moved[name]), tuple(transfers[name])) for name in moved)
+
+
+def _handles(graph: Graph, node: Node) -> list[str]:
+    return [v.node for v in node.inputs if graph.by_name[v.node].op == VARIABLE]
+
+
+def _touches_only(node: Node) -> bool:
+    facts = facts_of(node.op)
+    return facts.reads is not None or facts.writes is not None
+
+
+def _region(graph: Graph, core: dict[str, str]) -> dict[str, bool]:
+    """Light nodes that only the core and the region need: {name: False}, filled by the cut."""
+    returned = {value.node for value in graph.outputs}
+    region: dict[str, bool] = {}
+    for node in reversed(graph.nodes):
+        facts = facts_of(node.op)
+        users = graph.successors[node.name]
+        if (
+            facts.is_light
+            and node.name not in core
+            and node.name not in returned
+            and users
+            and all(user in core or user in region for user in users)
+        ):
+            region[node.name] = False
+    return region
+
+
+def _components(graph: Graph, region: dict[str, bool], core: dict[str, str]) -> list[list[str]]:
+    """The region, cut into parts that share no value."""
+    parts = nx.utils.UnionFind(region)
+    for node in graph.nodes:
+        for value in node.values:
+            readers = [name for name in graph.consumers.get(value, ()) if name in region]
+            readers += [node.name] if node.name in region else []
+            if len(readers) > 1:
+                parts.union(*readers)
+    position = graph.position
+    groups = [sorted(group, key=position.__getitem__) for group in parts.to_sets()]
+    return sorted(groups, key=lambda group: position[group[0]])
+
+
+def _host_side(graph: Graph, group: list[str], core: dict[str, str]) -> set[str]:
+    """The nodes of one part of the region that go to the host.
+
+    Minimum cut, drawn from the host to the device so that of two equal cuts the one with more nodes
+    on the host is taken: those hold no memory of the device.
+    """
+    inside = set(group)
+    network = nx.DiGraph()
+    network.add_nodes_from(["host", "device"])
+    for name in group:
+        network.add_node(name)
+        for value in graph.by_name[name].values:
+            _add_value(network, graph, value, inside, core)
+        for value in dict.fromkeys(graph.by_name[name].inputs):
+            if value.node not in inside:
+                _add_value(network, graph, value, inside, core)
+    _, (host, _) = nx.minimum_cut(network, "host", "device")
+    return host & inside
+
+
+def _add_value(
+    network: nx.DiGraph, graph: Graph, value: Value, inside: set[str], core: dict[str, str]
+) -> None:
+    """Adds what it costs if a value is made on one side and read on the other.
+
+    A node on the host takes its readers along: nothing of the region goes there and back.
+    """
+    nbytes = graph.nbytes(value) + _TRANSFER_BYTES
+    readers = graph.consumers.get(value, ())
+    if value.node in core:
+        for reader in readers:
+            if reader in inside:
+                network.add_edge("host", ("in", value), capacity=nbytes)
+                network.add_edge(("in", value), reader)
+        return
+    if value.node not in inside and any(reader in core for reader in readers):
+        return
+    producer = value.node if value.node in inside else "device"
+    network.add_edge(("out", value), producer, capacity=nbytes)
+    for reader in readers:
+        if reader in inside:
+            network.add_edge(reader, ("out", value))
+            if value.node in inside:
+                network.add_edge(value.node, reader)
+        elif reader in core:
+            network.add_edge("host", ("out", value))
