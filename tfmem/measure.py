@@ -1,0 +1,279 @@
+"""Devices, their limits, and what a function really takes: bytes and seconds.
+
+The figures are those of the device's own allocator. A GPU's keeps statistics always; the CPU's only
+when it is TensorFlow's BFC allocator, which is chosen by environment variables that are read once,
+when TensorFlow first allocates:
+
+    TF_CPU_ALLOCATOR_USE_BFC=true  TF_CPU_BFC_MEM_LIMIT_IN_MB=600
+
+An "MB" of that variable is 2^20 bytes. The allocator rounds each request up to 256 bytes, and hands
+out a free chunk whole unless the chunk is at least twice the request or 128 MiB larger. It takes
+its memory from the system in regions (2 MiB, then doubling, or as large as a request) and never
+joins two regions, so a single request can be at most the limit less what earlier regions took: of
+100 MiB, 98 in one piece. `claim_memory` makes it take the rest of its limit as one region.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tfmem.errors import Error
+
+MIB = 2**20
+"""Bytes of an "MB" in TensorFlow's options."""
+
+_USE_BFC = "TF_CPU_ALLOCATOR_USE_BFC"
+_BFC_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+_BFC_DEFAULT_MIB = 2**16  # process_state.cc
+_LOCAL = "/job:localhost/replica:0/task:0"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the steps of a function took on a device.
+
+    Attributes:
+      device: full name of the device whose memory is meant.
+      peak_bytes: most bytes in use on it at any moment of the measured steps, everything counted.
+      current_bytes: bytes in use on it afterwards: variables, inputs, what else is alive.
+      step_seconds: median time of a step.
+      steps: how many were measured.
+      scalars: for each step the scalar outputs (the loss), in the order of the structure.
+    """
+
+    device: str
+    peak_bytes: int
+    current_bytes: int
+    step_seconds: float
+    steps: int
+    scalars: tuple[tuple[float, ...], ...]
+
+
+def measure(
+    function: Callable[..., Any],
+    *args: Any,
+    steps: int = 5,
+    warmup: int = 1,
+    device: str | None = None,
+    **kwargs: Any,
+) -> Measurement:
+    """Calls `function(*args, **kwargs)` and reports the memory and time of its steps.
+
+    The first `warmup` calls, which trace and create variables, count for nothing.
+
+    Args:
+      function: a `tf.function`, a `tfmem.Optimized`, or any callable.
+      *args: its arguments; an iterator is advanced by each step.
+      steps: measured calls, at least 1.
+      warmup: calls before them.
+      device: a device of this process; default: `scarce_device()`.
+      **kwargs: its keyword arguments.
+
+    Raises:
+      tfmem.Error: the device does not exist, is in another process, or keeps no statistics.
+    """
+    import tensorflow as tf
+
+    if steps < 1:
+        raise Error(f"steps={steps}: at least one step must be measured")
+    name = full_device_name(device) if device else scarce_device()
+    memory_info(name)
+    for _ in range(warmup):
+        function(*args, **kwargs)
+    _synchronize()
+    tf.config.experimental.reset_memory_stats(_short(name))
+
+    seconds, scalars = [], []
+    for _ in range(steps):
+        started = time.perf_counter()
+        outputs = function(*args, **kwargs)
+        scalars.append(_scalars(outputs))
+        del outputs  # or it would count against the next step
+        _synchronize()
+        seconds.append(time.perf_counter() - started)
+
+    current, peak = memory_info(name)
+    return Measurement(name, peak, current, statistics.median(seconds), steps, tuple(scalars))
+
+
+def memory_info(device: str) -> tuple[int, int]:
+    """Bytes in use on a local device now, and the most since the last reset.
+
+    Raises:
+      tfmem.Error: it is no device of this process, or its allocator keeps no statistics.
+    """
+    import tensorflow as tf
+
+    name = full_device_name(device)
+    if not is_local(name):
+        raise Error(
+            f"the memory of {name} cannot be read from here, it belongs to another process; for "
+            "tfmem's own host process use tfmem.host.running().memory()"
+        )
+    if _kind(name) == "CPU" and not _cpu_uses_bfc():
+        raise Error(
+            f"the allocator of {name} keeps no statistics; set {_USE_BFC}=true (and {_BFC_LIMIT}=n "
+            "for a limit of n MiB) in the environment before TensorFlow is imported, or use "
+            "tfmem.measure.run_limited"
+        )
+    try:
+        info = tf.config.experimental.get_memory_info(_short(name))
+    except ValueError as error:
+        raise Error(f"the allocator of {name} keeps no statistics ({error})") from error
+    if _kind(name) == "CPU" and info["peak"] == 0:
+        with tf.device(name):
+            probe = tf.zeros([64])
+        info = tf.config.experimental.get_memory_info(_short(name))
+        del probe
+        _must_count(name, info["peak"])
+    return int(info["current"]), int(info["peak"])
+
+
+def _must_count(name: str, peak: int) -> None:
+    if peak == 0:
+        raise Error(
+            f"the allocator of {name} keeps no statistics although {_USE_BFC} is set now: it was "
+            "set after TensorFlow had allocated; set it before TensorFlow is imported"
+        )
+
+
+def device_limit(device: str) -> int | None:
+    """The most bytes a local device's allocator hands out; None where it has no limit.
+
+    A CPU's is `TF_CPU_BFC_MEM_LIMIT_IN_MB` times 2^20 (by default 2^36) where its allocator is BFC.
+    A GPU's is that of its logical device, or the share of its memory that TensorFlow takes.
+
+    Raises:
+      tfmem.Error: there is no such device, or the variable's value is no number.
+    """
+    name = full_device_name(device)
+    if not is_local(name):
+        return None
+    if _kind(name) == "CPU":
+        return _cpu_limit() if _cpu_uses_bfc() else None
+    # `device_lib` is outside the public interface; seen to work in TensorFlow 2.21.
+    from tensorflow.python.client import device_lib
+
+    limits = {known.name: known.memory_limit for known in device_lib.list_local_devices()}
+    return int(limits[_short(name)]) or None
+
+
+def scarce_device() -> str:
+    """Full name of the device whose memory is scarce by default: GPU:0 if any, else CPU:0."""
+    names = device_names()
+    gpu = f"{_LOCAL}/device:GPU:0"
+    return gpu if gpu in names else f"{_LOCAL}/device:CPU:0"
+
+
+def device_names() -> tuple[str, ...]:
+    """Full names of the devices TensorFlow has: this process's, and those it is connected to."""
+    import tensorflow as tf
+
+    return tuple(_canonical(device.name) for device in tf.config.list_logical_devices())
+
+
+def full_device_name(device: str) -> str:
+    """Full name of an existing device, for example from ``GPU:0`` or ``/job:ps/device:CPU:0``.
+
+    Raises:
+      tfmem.Error: it is no device name, or there is no such device; the message lists those there.
+    """
+    names = device_names()
+    try:
+        name = _canonical(device)
+    except ValueError as error:
+        raise Error(f"{device!r} is no device name; {_there_are(names)}") from error
+    if name not in names:
+        raise Error(f"there is no device {device!r}; {_there_are(names)}")
+    return name
+
+
+def is_local(device: str) -> bool:
+    """Whether a device, by its full name, belongs to this process."""
+    return device.startswith(f"{_LOCAL}/")
+
+
+def claim_memory(device: str | None = None) -> None:
+    """Makes the allocator take what is left of its limit from the system as one region.
+
+    Without it the CPU's BFC allocator grows by regions that it never joins, so a large request can
+    fail although enough is free in sum. Statistics are reset. Call it before anything is allocated.
+
+    Raises:
+      tfmem.Error: the device has no limit or keeps no statistics.
+    """
+    import tensorflow as tf
+
+    name = full_device_name(device) if device else scarce_device()
+    limit = device_limit(name)
+    if limit is None:
+        raise Error(f"{name} has no limit of its own; set {_USE_BFC}=true and {_BFC_LIMIT}=n")
+    memory_info(name)
+    if _kind(name) == "CPU" and limit > 4 * MIB:
+        with tf.device(name):
+            tf.raw_ops.Empty(shape=[limit - 4 * MIB], dtype=tf.uint8)
+    tf.config.experimental.reset_memory_stats(_short(name))
+
+
+def _canonical(device: str) -> str:
+    import tensorflow as tf
+
+    if not isinstance(device, str):
+        raise ValueError(device)
+    spec = tf.DeviceSpec.from_string(device)
+    if spec.device_type is None:
+        raise ValueError(device)
+    full = tf.DeviceSpec(
+        job=spec.job or "localhost",
+        replica=spec.replica or 0,
+        task=spec.task or 0,
+        device_type=spec.device_type.upper(),
+        device_index=spec.device_index or 0,
+    )
+    return str(full.to_string())
+
+
+def _there_are(names: tuple[str, ...]) -> str:
+    return f"there are {', '.join(names)}"
+
+
+def _short(name: str) -> str:
+    """The name as `tf.config` wants it: of this process, without job, replica and task."""
+    return name.removeprefix(_LOCAL)
+
+
+def _kind(name: str) -> str:
+    return name.rsplit("/device:", 1)[1].split(":")[0]
+
+
+def _cpu_uses_bfc() -> bool:
+    return os.environ.get(_USE_BFC, "").lower() in ("true", "1")
+
+
+def _cpu_limit() -> int:
+    text = os.environ.get(_BFC_LIMIT, str(_BFC_DEFAULT_MIB))
+    try:
+        return int(text) * MIB
+    except ValueError as error:
+        raise Error(f"{_BFC_LIMIT}={text!r} is no whole number; give the limit in MiB") from error
+
+
+def _synchronize() -> None:
+    """Waits until the devices have done what was queued."""
+    import tensorflow as tf
+
+    tf.test.experimental.sync_devices()
+
+
+def _scalars(outputs: Any) -> tuple[float, ...]:
+    """The numbers among a function's outputs; reading them waits for the step."""
+    import tensorflow as tf
+
+    flat = (value for value in tf.nest.flatten(outputs) if tf.is_tensor(value))
+    numeric = (value for value in flat if value.shape.rank == 0 and value.dtype.is_floating)
+    return tuple(float(value) for value in numeric)
