@@ -22,10 +22,12 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
+from models.table import show_bytes, show_count
 from models.task import Model, Task
-from models.units import parse_bytes, show_bytes, show_count
+from tfmem.budget import parse_bytes
 
 TECHNIQUES = {
+    "none": (),
     "order": ("order",),
     "order+swap": ("order", "swap"),
     "order+swap+place": ("order", "swap", "place"),
@@ -204,7 +206,7 @@ def _build(setting: Setting, host: str | None) -> Task:
     import tfmem
 
     on_host = setting.starts_on_host and host
-    with tfmem.host_variables(host=host) if on_host else contextlib.nullcontext():
+    with tfmem.host_variables() if on_host else contextlib.nullcontext():
         return load(setting.model).build(setting.make_config())
 
 
@@ -220,7 +222,8 @@ def _prepare(
     optimized = tfmem.optimize(
         function, budget=setting.budget, host=host, techniques=TECHNIQUES[setting.mode]
     )
-    return optimized, optimized.plan(*batch).peak_bytes
+    optimized.get_concrete_function(*batch)
+    return optimized, optimized.report(*batch).plan.peak_bytes
 
 
 def device() -> str:
@@ -272,7 +275,7 @@ def _main(name: str) -> None:
         changes=config_changes(load(name).CONFIGS["small"]),
         mode=values.mode,
         budget=parse_bytes(values.budget) if values.budget else None,
-        limit=parse_bytes(values.limit) if values.limit else None,
+        limit=parse_bytes(values.limit, "limit") if values.limit else None,
         steps=values.steps,
         host_process=values.host_process,
         starts_on_host=values.starts_on_host,

@@ -1,0 +1,314 @@
+"""Benchmarks: each run in a process of its own, under a hard limit of the device's memory.
+
+    python -m models.bench capacity MODEL --limit=600MB     the largest model that trains
+    python -m models.bench compare MODEL                    every mode at one size
+    python -m models.bench run MODEL --mode=order           one run, in this process
+
+Rows come first (`Row`, one JSON line each with `--json`), tables are made of rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import app, flags
+
+from models.table import (
+    show_bytes,
+    show_count,
+    show_difference,
+    show_losses,
+    show_seconds,
+    table,
+)
+from models.train import MODELS, MODES, Row, Setting, limit_memory, load, print_step, train
+from tfmem.budget import parse_bytes
+
+_COMPARED = ("plain", "order", "order+swap", "order+swap+place")
+
+flags.DEFINE_string("limit", None, "Hard limit of the device's memory, as 600MB or 1GiB.")
+flags.DEFINE_string("budget", None, "Bytes tfmem may use; default: the limit, if there is one.")
+flags.DEFINE_string("config", "small", "Which of the model's configurations to begin with.")
+flags.DEFINE_multi_string("set", [], "A field of the configuration, as experts=8; repeatable.")
+flags.DEFINE_list("modes", None, f"Modes to run, of {', '.join(MODES)}.")
+flags.DEFINE_enum("mode", "plain", MODES, "For run: the mode.")
+flags.DEFINE_integer("steps", None, "Steps of a run; default: 3 for capacity, 5 otherwise.")
+flags.DEFINE_integer("rounds", 1, "For compare: runs of each mode, interleaved; medians count.")
+flags.DEFINE_float("resolution", 0.1, "For capacity: stop when the answer is known to this part.")
+flags.DEFINE_float("first_guess", 12.0, "For capacity: where tfmem's search starts, over plain's.")
+flags.DEFINE_integer("timeout", 900, "Seconds after which a run is given up.")
+flags.DEFINE_string("json", None, "File to which one JSON line for each run is added.")
+flags.DEFINE_string("save", "", "For run: .npz file that takes the variables after the last step.")
+flags.DEFINE_bool("host_process", False, "For run: lend the memory of a second local process.")
+flags.DEFINE_bool("starts_on_host", False, "For run: make large variables on the host.")
+
+
+def run_alone(setting: Setting) -> Row:
+    """Runs a setting in a process of its own; its row, whatever becomes of the process."""
+    lost = Row(setting.model, setting.mode, setting.limit, config=setting.changes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "row.json")
+        command = [*_command(setting), f"--json={path}"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=flags.FLAGS.timeout, check=False
+            )
+        except subprocess.TimeoutExpired:
+            outcome = f"error: no end within {flags.FLAGS.timeout} s"
+            return dataclasses.replace(lost, outcome=outcome)
+        if path.exists():
+            return Row(**json.loads(path.read_text()))
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    ended = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
+    return dataclasses.replace(lost, outcome=f"error: the process ended with {ended}: {last[:300]}")
+
+
+def _command(setting: Setting) -> list[str]:
+    options = {
+        "config": setting.config,
+        "mode": setting.mode,
+        "budget": setting.budget,
+        "limit": setting.limit,
+        "steps": setting.steps,
+        "host_process": setting.host_process,
+        "starts_on_host": setting.starts_on_host,
+        "save": setting.save or None,
+    }
+    return [
+        *(sys.executable, "-m", "models.bench", "run", setting.model),
+        *(f"--{name}={value}" for name, value in options.items() if value is not None),
+        *(f"--set={name}={value}" for name, value in setting.changes.items()),
+    ]
+
+
+def capacity(setting: Setting, modes: list[str]) -> list[Row]:
+    """The largest size, by the model's own measure of growth, that trains in each mode.
+
+    Searches by doubling and bisection; the search of a later mode starts from the first's answer.
+    Every run is recorded; returned is the largest that trained of each mode.
+    """
+    growth = load(setting.model).GROWTH
+    best: list[Row] = []
+    guess = getattr(setting.make_config(), growth)
+
+    for mode in modes:
+
+        def probe(value: int, mode: str = mode) -> Row:
+            changes = {**setting.changes, growth: value}
+            return record(run_alone(_in_mode(setting, mode, changes, starts_on_host=True)))
+
+        found = largest(probe, guess, flags.FLAGS.resolution)
+        if found is None:
+            best.append(Row(setting.model, mode, setting.limit, outcome="nothing trains"))
+            continue
+        best.append(found)
+        if mode == modes[0]:
+            guess = math.ceil(found.config[growth] * flags.FLAGS.first_guess)
+    return best
+
+
+def largest(probe: Callable[[int], Row], guess: int, resolution: float) -> Row | None:
+    """The row of the largest value that trains; None if 1 does not.
+
+    Doubles (or halves) from the guess until one value trains and one does not, then bisects until
+    the distance between them is at most `resolution` of the smaller, or 1.
+    """
+    best: Row | None = None
+    low, high = 0, 0
+    value = guess
+    while not high or high - low > max(1, low * resolution):
+        row = probe(value)
+        if row.has_trained:
+            low, best = value, row
+        else:
+            high = value
+        if high == 1:
+            return None
+        value = (low + high) // 2 if low and high else max(1, value * 2 if low else value // 2)
+    return best
+
+
+def compare(setting: Setting, modes: list[str], rounds: int) -> list[tuple[Row, float | None]]:
+    """Each mode at one size: its row, and how far its variables are from the first mode's.
+
+    The difference is the largest of any variable, relative to that variable's largest value. With
+    several rounds, a row is the first round's with the median of the step times.
+    """
+    rows: dict[str, list[Row]] = {mode: [] for mode in modes}
+    differences: dict[str, float | None] = dict.fromkeys(modes)
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds):
+            for mode in modes:
+                save = "" if number else str(Path(folder, f"{mode}.npz"))
+                one = dataclasses.replace(_in_mode(setting, mode, setting.changes), save=save)
+                rows[mode].append(record(run_alone(one)))
+                if save and Path(save).exists():
+                    differences[mode] = difference(str(Path(folder, f"{modes[0]}.npz")), save)
+    return [(_median(rows[mode]), differences[mode]) for mode in modes]
+
+
+def difference(before: str, after: str) -> float | None:
+    """Largest difference of two files of variables, relative to each variable's largest value."""
+    if not Path(before).exists():
+        return None
+    with np.load(before) as first, np.load(after) as second:
+        return max(relative_difference(first[name], second[name]) for name in first.files)
+
+
+def relative_difference(before: Any, after: Any) -> float:
+    """Largest difference over the largest value; 0 where both are the same bitwise."""
+    before, after = np.asarray(before, np.float64), np.asarray(after, np.float64)
+    if before.shape != after.shape:
+        return math.inf
+    largest_value = max(float(np.abs(before).max(initial=0.0)), 1e-30)
+    return float(np.abs(before - after).max(initial=0.0)) / largest_value
+
+
+def _median(rows: list[Row]) -> Row:
+    seconds = [row.step_seconds for row in rows if row.step_seconds is not None]
+    return dataclasses.replace(
+        rows[0], step_seconds=statistics.median(seconds) if seconds else None
+    )
+
+
+def _in_mode(
+    setting: Setting, mode: str, changes: dict[str, Any], starts_on_host: bool = False
+) -> Setting:
+    """The setting in another mode, with a host where the mode can use one."""
+    needs_host = mode == "tfmem" or "swap" in mode
+    return dataclasses.replace(
+        setting,
+        mode=mode,
+        changes=changes,
+        host_process=needs_host,
+        starts_on_host=starts_on_host and (mode == "tfmem" or "place" in mode),
+    )
+
+
+def record(row: Row) -> Row:
+    """Tells of a run and adds its JSON line to the file of `--json`; the row itself."""
+    size = " ".join(f"{name}={value}" for name, value in row.config.items())
+    peak, seconds = show_bytes(row.measured_peak_bytes), show_seconds(row.step_seconds)
+    print(f"  {row.model} {size} {row.mode}: {row.outcome}, {peak}, {seconds}", flush=True)
+    if flags.FLAGS.json:
+        _add_line(row)
+    return row
+
+
+def _add_line(row: Row) -> None:
+    with open(flags.FLAGS.json, "a", encoding="utf-8") as file:
+        file.write(json.dumps(dataclasses.asdict(row)) + "\n")
+
+
+def capacity_table(rows: list[Row], growth: str) -> str:
+    """What `capacity` found, with the ratio of each mode's parameters to the first's."""
+    header = ["mode", growth, "parameters", "ratio", "measured peak", "predicted", "step", "losses"]
+    first = rows[0].parameters
+    lines = []
+    for row in rows:
+        ratio = f"{row.parameters / first:.1f}x" if row.parameters and first else "-"
+        cells = [str(row.config.get(growth, "-")), show_count(row.parameters), ratio]
+        lines.append([row.mode, *cells, *_figures(row), show_losses(row.losses)])
+    return table(header, lines)
+
+
+def compare_table(results: list[tuple[Row, float | None]]) -> str:
+    """What `compare` found: peaks, times, and how far losses and variables are from the first's."""
+    header = [
+        "mode",
+        "measured peak",
+        "predicted",
+        "step",
+        "error",
+        "losses",
+        "variables",
+        "outcome",
+    ]
+    plain = results[0][0].losses
+    lines = []
+    for row, variables in results:
+        same_length = bool(plain) and len(row.losses) == len(plain)
+        losses = relative_difference(plain, row.losses) if same_length else None
+        figures = [*_figures(row), _prediction_error(row)]
+        differences = [show_difference(losses), show_difference(variables)]
+        lines.append([row.mode, *figures, *differences, row.outcome[:80]])
+    return table(header, lines)
+
+
+def _figures(row: Row) -> list[str]:
+    peaks = [show_bytes(row.measured_peak_bytes), show_bytes(row.predicted_peak_bytes)]
+    return [*peaks, show_seconds(row.step_seconds)]
+
+
+def _prediction_error(row: Row) -> str:
+    if not row.measured_peak_bytes or not row.predicted_peak_bytes:
+        return "-"
+    return f"{row.predicted_peak_bytes / row.measured_peak_bytes - 1:+.1%}"
+
+
+def _setting(model: str, steps: int) -> Setting:
+    """The setting of the command line."""
+    values = flags.FLAGS
+    small = load(model).CONFIGS["small"]
+    changes = {}
+    for pair in values.set:
+        name, _, text = pair.partition("=")
+        if not hasattr(small, name):
+            raise app.UsageError(f"{model} has no field {name!r}; it has {small}")
+        changes[name] = type(getattr(small, name))(text)
+    return Setting(
+        model=model,
+        config=values.config,
+        changes=changes,
+        mode=values.mode,
+        budget=parse_bytes(values.budget) if values.budget else None,
+        limit=parse_bytes(values.limit, "limit") if values.limit else None,
+        steps=values.steps or steps,
+        host_process=values.host_process,
+        starts_on_host=values.starts_on_host,
+        save=values.save,
+    )
+
+
+def _run(model: str) -> None:
+    setting = _setting(model, steps=5)
+    limit_memory(setting.limit)
+    record(train(setting, print_step))
+
+
+def _capacity(model: str) -> None:
+    modes = flags.FLAGS.modes or ["plain", "order+swap+place"]
+    rows = capacity(_setting(model, steps=3), modes)
+    print(capacity_table(rows, load(model).GROWTH))
+
+
+def _compare(model: str) -> None:
+    modes = flags.FLAGS.modes or list(_COMPARED)
+    results = compare(_setting(model, steps=5), modes, flags.FLAGS.rounds)
+    print(compare_table(results))
+
+
+_COMMANDS = {"run": _run, "capacity": _capacity, "compare": _compare}
+
+
+def main(argv: list[str]) -> None:
+    """The command line; see the top of this file."""
+    if len(argv) != 3 or argv[1] not in _COMMANDS or argv[2] not in MODELS:
+        raise app.UsageError(
+            f"python -m models.bench {'|'.join(_COMMANDS)} {'|'.join(MODELS)} [--flags]"
+        )
+    _COMMANDS[argv[1]](argv[2])
+
+
+if __name__ == "__main__":
+    app.run(main)
