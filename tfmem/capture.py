@@ -9,6 +9,7 @@ the control edges that tfmem inserts.
 from __future__ import annotations
 
 import heapq
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,15 +19,16 @@ import tensorflow as tf
 # Private parts of TensorFlow; seen to work with 2.21.
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.eager import context as eager_context
+from tensorflow.python.eager import record
 from tensorflow.python.grappler import tf_optimizer
-from tensorflow.python.ops import handle_data_util
+from tensorflow.python.ops import gradients_util, handle_data_util, resource_variable_ops
 
 from tfmem import inference
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.inference import BODIES, FunctionDef, GraphDef, Input, NodeDef, as_shape, is_variable
 from tfmem.ir import ARG, VARIABLE, Graph, Node, Value
 
-_LOOP_OPS = frozenset(["Enter", "RefEnter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"])
+_LOOP_OPS = frozenset(("Enter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"))
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class Captured:
       library: the functions that nodes refer to, by name.
       signature: what callers see.
       sources: traceback of the user code that made a node, where it is known.
+      bounds: values whose size depends on data (`tf.unique`, `tf.where`) with the largest shape
+        they can take, which is what is counted.
+      handles: each captured variable's handle when it was captured.
     """
 
     graph: Graph
@@ -74,6 +79,14 @@ class Captured:
     library: Mapping[str, FunctionDef] = field(default_factory=dict)
     signature: Signature | None = None
     sources: Mapping[str, Any] = field(default_factory=dict)
+    bounds: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
+    handles: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
+
+    def has_moved(self) -> bool:
+        """Whether a captured variable has another handle now: it lives elsewhere."""
+        return any(
+            self.handles[name]() is not variable.handle for name, variable in self.variables.items()
+        )
 
     def source(self, node: str) -> str:
         """The line of user code that made a node, as ``file:line``; "" where it is not known."""
@@ -108,8 +121,8 @@ def capture(
     nodes = _sorted_nodes(graph_def, concrete)
     _place_nodes(nodes, inputs, places, device)
 
-    sized = inference.import_sized(graph_def, inputs, actual, known or {})
-    reader = inference.Reader(sized, graph_def.library, known or {})
+    sized, fixed = inference.import_sized(graph_def, inputs, actual, known or {})
+    reader = inference.Reader(sized, graph_def.library, fixed)
     graph = Graph(
         (
             *(_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs),
@@ -132,6 +145,8 @@ def capture(
         library={f.signature.name: f for f in graph_def.library.function},
         signature=_signature_of(concrete),
         sources=sources,
+        bounds={value: shape for value, shape in fixed.items() if value not in (known or {})},
+        handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
     )
 
 
@@ -162,6 +177,27 @@ def refuse_compiled(concrete: Any) -> None:
 def _plain_name(name: str | bytes) -> str:
     text = name.decode() if isinstance(name, bytes) else name
     return text.removeprefix("__inference_").rpartition("_")[0] or text
+
+
+def is_compiled(function: Any) -> bool:
+    """Whether a tf.function was made with jit_compile=True."""
+    return bool(function._jit_compile)
+
+
+def fresh(function: Any) -> Any:
+    """A tf.function of the same code and options that has traced nothing yet."""
+    return function._clone(function.python_function)
+
+
+def is_recorded(args: Any, kwargs: Any, watched: Sequence[tf.Variable] = ()) -> bool:
+    """Whether an active GradientTape would record a call with these arguments and variables."""
+    if not record.could_possibly_record():
+        return False
+    tensors = [t for t in tf.nest.flatten((args, kwargs), True) if isinstance(t, tf.Tensor)]
+    for variable in watched:
+        resource_variable_ops.variable_accessed(variable)  # as a call of the function would
+        tensors.append(variable.handle)
+    return bool(gradients_util.PossibleTapeGradientTypes(tensors))
 
 
 # The function's inputs.
@@ -303,7 +339,7 @@ def _merged(explicit: str, device: str, cache: dict[tuple[str, str], str] = {}) 
 def _place_nodes(
     nodes: Iterable[NodeDef], inputs: Iterable[Input], places: Mapping[str, str], device: str
 ) -> None:
-    """Gives each node its device: beside the resource it uses, else where the user or Grappler said.
+    """Gives each node its device: beside the resource it uses, else where the user put it.
 
     The colocation that Grappler or the user asked for is dropped: it is obeyed by now, and would
     contradict a node that a pass moves.
@@ -325,14 +361,14 @@ def _place_nodes(
 
 
 def _is_resource(node: NodeDef) -> bool:
-    return node.op == "VarHandleOp" or node.attr["T"].type == tf.resource.as_datatype_enum
+    return bool(node.op == "VarHandleOp" or node.attr["T"].type == tf.resource.as_datatype_enum)
 
 
 # Order and names.
 
 
 def _sorted_nodes(graph_def: GraphDef, concrete: Any) -> list[NodeDef]:
-    """The nodes in a topological order, as close to that in which the user's code made them as can be.
+    """The nodes in a topological order, close to that in which the user's code made them.
 
     A node that Grappler made takes the place of the first node that needs it.
     """

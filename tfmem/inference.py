@@ -1,4 +1,4 @@
-"""Shape inference: from TensorFlow's GraphDefs to `Node`s with sizes, operations and shared buffers."""
+"""Shape inference: from GraphDefs to `Node`s with sizes, operations and shared buffers."""
 
 from __future__ import annotations
 
@@ -111,15 +111,61 @@ def import_sized(
     inputs: Iterable[Input],
     actual: Mapping[str, tf.Tensor],
     known: Mapping[Value, Shape],
-) -> FuncGraph:
-    """The graph with inferred shapes, where open dimensions take their actual sizes."""
+) -> tuple[FuncGraph, dict[Value, Shape]]:
+    """The graph with inferred shapes, where open dimensions take their actual sizes.
+
+    A value that is `known`, or bounded although it depends on data, is fed to its readers as if it
+    were an input of that shape. All such shapes are returned with the graph.
+    """
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
     names = {item.name for item in sized}
     nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
     nodes.node.extend(n for n in graph_def.node if n.name not in names)
+    for node in nodes.node:
+        node.device = ""  # the import spends half its time on devices
     graph = func_graph_lib.FuncGraph("tfmem_sizes")
     import_graph(graph, nodes, sized)
-    return graph
+    fixed: dict[Value, Shape] = {}
+    wanted = {**known, **_bounds(graph)}
+    while wanted.keys() - fixed.keys():
+        fixed = wanted
+        extra = [
+            Input(_fixed_name(v), graph.get_tensor_by_name(str(v)).dtype, None, shape)
+            for v, shape in fixed.items()
+        ]
+        graph = func_graph_lib.FuncGraph("tfmem_sizes")
+        import_graph(graph, _reading_inputs(nodes, fixed), [*sized, *extra])
+        wanted = {**_bounds(graph), **fixed}
+    return graph, fixed
+
+
+def _bounds(graph: FuncGraph) -> dict[Value, Shape]:
+    """Largest shapes of values of open shape that `shapes` can tell."""
+    result = {}
+    for op in graph.get_operations():
+        if op.type not in shapes.BOUNDED_OPS:
+            continue
+        inputs = [_full(t.shape) for t in op.inputs]
+        for i, tensor in enumerate(op.outputs):
+            bound = shapes.most_elements(op.type, inputs, i)
+            if bound is not None and not tensor.shape.is_fully_defined():
+                result[Value(op.name, i)] = bound
+    return result
+
+
+def _reading_inputs(graph_def: GraphDef, fixed: Mapping[Value, Shape]) -> GraphDef:
+    """A copy in which the readers of `fixed` values read inputs named ``node:index`` instead."""
+    result = type(graph_def)()
+    result.CopyFrom(graph_def)
+    for node in result.node:
+        for i, text in enumerate(node.input):
+            if text[0] != "^" and (value := parse_value(text)) in fixed:
+                node.input[i] = _fixed_name(value)
+    return result
+
+
+def _fixed_name(value: Value) -> str:
+    return f"tfmem_fixed/{value.node}/{value.index}"
 
 
 def _with_actual_shape(item: Input, actual: Any) -> Input:
@@ -167,6 +213,10 @@ class Reader:
             value = Value(node_def.name, i)
             shape = self._known.get(value, as_shape(tensor.shape))
             sizes.append(self._nbytes(value, node_def.op, tensor.dtype, shape, inputs))
+        if node_def.op in shapes.OPAQUE_OPS:
+            outputs = [_full(t.shape) for t in op.outputs]
+            opaque = (shapes.opaque_nbytes(node_def.op, i, outputs) for i in range(len(sizes)))
+            sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
         return Node(
             name=node_def.name,
             op=node_def.op,
@@ -191,7 +241,8 @@ class Reader:
         shape: tuple[int | None, ...] | None,
         inputs: Iterable[Value],
     ) -> int:
-        if dtype in _UNSIZED and op != VARIABLE:
+        is_opaque = op in shapes.OPAQUE_OPS and value.index == 5
+        if (dtype in _UNSIZED and op != VARIABLE) or is_opaque:
             return 0
         if shape is None or None in shape:
             if dtype != tf.string:
@@ -243,10 +294,11 @@ class Reader:
             _argument(arg.name, tensor)
             for arg, tensor in zip(function.signature.input_arg, arguments, strict=True)
         ]
-        for node in graph_def.node:
-            node.device = node.device or caller.device
+        devices = {node.name: node.device or caller.device for node in graph_def.node}
         graph = func_graph_lib.FuncGraph(function.signature.name)
         import_graph(graph, graph_def, inputs)
+        for node in graph_def.node:
+            node.device = devices[node.name]
         reader = Reader(graph, _Library(self._functions.values()), {})
         arg_nodes = (
             Node(
@@ -280,7 +332,7 @@ def _argument(name: str, tensor: tf.Tensor) -> Input:
 
 
 def topological(nodes: Iterable[NodeDef]) -> list[NodeDef]:
-    """NodeDefs sorted so that each follows its inputs; the given order where that leaves a choice."""
+    """NodeDefs sorted so that each follows its inputs; else in the order given."""
     by_name = {node.name: node for node in nodes}
     result: dict[str, NodeDef] = {}
     for root in by_name:

@@ -61,10 +61,29 @@ def shared_input(call: Call) -> int | None:
     return index if rule(call, shape, [s for s in call.outputs if s is not None]) else None
 
 
-SHARING_OPS = frozenset(
-    ["Slice", "StridedSlice", "Split", "SplitV", "Unpack", "Pack", "Concat", "ConcatV2", "Transpose", "ConjugateTranspose", "BroadcastTo", "Tile", "Pad", "PadV2", "Cast", "AddN", "Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "IdentityN", "Reverse", "ReverseV2"]
-)
-"""Ops that `shared_input` has a rule for."""
+def opaque_nbytes(op: str, index: int, outputs: Sequence[Shape | None]) -> int | None:
+    """Bytes of an output whose shape only the kernel knows; None for any other output.
+
+    The batch norm's last output is scratch for the gradient: empty, or for the norm fused with a
+    ReLU a mask of one bit for each element, in a buffer of one float for each byte (seen with
+    oneDNN in TensorFlow 2.21).
+    """
+    if index != 5 or op not in OPAQUE_OPS:
+        return None
+    shape = outputs[0]
+    if op == "FusedBatchNormV3" or shape is None:
+        return 0
+    return -(-prod(shape) // 8) * 4
+
+
+def most_elements(op: str, inputs: Sequence[Shape | None], index: int) -> Shape | None:
+    """The largest shape an output can take that depends on data; None if there is no such bound."""
+    if not inputs or inputs[0] is None:
+        return None
+    count = prod(inputs[0])
+    if op == "Where":
+        return (count, len(inputs[0]))
+    return (count,) if op in BOUNDED_OPS and len(inputs[0]) == 1 else None
 
 
 # Operations. Inputs and output have known shapes here.
@@ -109,17 +128,18 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> float:
     return 2.0 * prod(letters.values())
 
 
+_MATMULS = """
+    MatMul _FusedMatMul _MklMatMul SparseMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3
+    _FusedBatchMatMulV2 _MklBatchMatMulV2 _MklFusedBatchMatMulV2
+"""
 _FLOPS: dict[str, Callable[[Call, list[Shape], Shape], float]] = {
-    **dict.fromkeys(
-        ["MatMul", "_FusedMatMul", "_MklMatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "SparseMatMul", "_FusedBatchMatMulV2", "_MklBatchMatMulV2", "_MklFusedBatchMatMulV2"],
-        _matmul,
-    ),
-    **dict.fromkeys(["Conv2D", "Conv3D", "_FusedConv2D", "_FusedConv3D"], _convolution),
+    **dict.fromkeys(_MATMULS.split(), _matmul),
+    **dict.fromkeys(("Conv2D", "Conv3D", "_FusedConv2D", "_FusedConv3D"), _convolution),
     "Conv2DBackpropInput": _convolution_gradient_input,
     "Conv3DBackpropInputV2": _convolution_gradient_input,
     "Conv2DBackpropFilter": _convolution_gradient_filter,
     "Conv3DBackpropFilterV2": _convolution_gradient_filter,
-    **dict.fromkeys(["DepthwiseConv2dNative", "_FusedDepthwiseConv2dNative"], _depthwise),
+    **dict.fromkeys(("DepthwiseConv2dNative", "_FusedDepthwiseConv2dNative"), _depthwise),
     "DepthwiseConv2dNativeBackpropInput": _depthwise_gradient,
     "DepthwiseConv2dNativeBackpropFilter": _depthwise_gradient,
     "Einsum": _einsum,
@@ -235,3 +255,12 @@ _SHARES: dict[str, Callable[[Call, Shape, list[Shape]], bool]] = {
     **dict.fromkeys(("BroadcastTo", "Tile", "Pad", "PadV2"), _same_size),
     **dict.fromkeys(["Sum", "Mean", "Max", "Min", "Prod", "All", "Any"], _same_count),
 }
+
+SHARING_OPS = frozenset(_SHARES)
+"""Ops that `shared_input` has a rule for."""
+
+OPAQUE_OPS = frozenset(("FusedBatchNormV3", "_FusedBatchNormEx"))
+"""Ops of which `opaque_nbytes` knows an output."""
+
+BOUNDED_OPS = frozenset(("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where"))
+"""Ops of which `most_elements` knows a bound."""
