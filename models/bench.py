@@ -13,8 +13,6 @@ import dataclasses
 import json
 import math
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +31,10 @@ from models.table import (
 )
 from models.train import MODELS, MODES, Row, Setting, limit_memory, load, print_step, train
 from tfmem.budget import parse_bytes
+from tfmem.limited import run_limited
+
+UNLIMITED = 2**36
+"""Bytes of the limit that stands for none: TensorFlow's own default for the CPU."""
 
 _COMPARED = ("plain", "order", "order+swap", "order+swap+place")
 
@@ -46,6 +48,7 @@ flags.DEFINE_integer("steps", None, "Steps of a run; default: 3 for capacity, 5 
 flags.DEFINE_integer("rounds", 1, "For compare: runs of each mode, interleaved; medians count.")
 flags.DEFINE_float("resolution", 0.1, "For capacity: stop when the answer is known to this part.")
 flags.DEFINE_float("first_guess", 12.0, "For capacity: where tfmem's search starts, over plain's.")
+flags.DEFINE_bool("gpu", False, "Limit and measure GPU:0 instead of CPU:0.")
 flags.DEFINE_integer("timeout", 900, "Seconds after which a run is given up.")
 flags.DEFINE_string("json", None, "File to which one JSON line for each run is added.")
 flags.DEFINE_string("save", "", "For run: .npz file that takes the variables after the last step.")
@@ -54,41 +57,29 @@ flags.DEFINE_bool("starts_on_host", False, "For run: make large variables on the
 
 
 def run_alone(setting: Setting) -> Row:
-    """Runs a setting in a process of its own; its row, whatever becomes of the process."""
-    lost = Row(setting.model, setting.mode, setting.limit, config=setting.changes)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "row.json")
-        command = [*_command(setting), f"--json={path}"]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=flags.FLAGS.timeout, check=False
-            )
-        except subprocess.TimeoutExpired:
-            outcome = f"error: no end within {flags.FLAGS.timeout} s"
-            return dataclasses.replace(lost, outcome=outcome)
-        if path.exists():
-            return Row(**json.loads(path.read_text()))
-    last = (done.stderr.strip().splitlines() or [""])[-1]
-    ended = f"signal {-done.returncode}" if done.returncode < 0 else f"status {done.returncode}"
-    return dataclasses.replace(lost, outcome=f"error: the process ended with {ended}: {last[:300]}")
+    """Runs a setting in a process of its own; its row, whatever becomes of the process.
 
-
-def _command(setting: Setting) -> list[str]:
-    options = {
-        "config": setting.config,
-        "mode": setting.mode,
-        "budget": setting.budget,
-        "limit": setting.limit,
-        "steps": setting.steps,
-        "host_process": setting.host_process,
-        "starts_on_host": setting.starts_on_host,
-        "save": setting.save or None,
-    }
-    return [
-        *(sys.executable, "-m", "models.bench", "run", setting.model),
-        *(f"--{name}={value}" for name, value in options.items() if value is not None),
-        *(f"--set={name}={value}" for name, value in setting.changes.items()),
-    ]
+    The allocator takes its whole limit at once, so that what fits does not depend on the regions in
+    which it would have grown.
+    """
+    done = run_limited(
+        "models.train:train_alone",
+        dataclasses.asdict(setting),
+        limit_bytes=setting.limit or UNLIMITED,
+        timeout=flags.FLAGS.timeout,
+        reserve=setting.limit is not None,
+        gpu=flags.FLAGS.gpu,
+    )
+    if done.status == "ok":
+        return Row(**done.result)
+    is_full = done.status == "out_of_memory" or "bfc_allocator" in done.output
+    return Row(
+        setting.model,
+        setting.mode,
+        setting.limit,
+        outcome="out of memory" if is_full else f"error: {done.status}: {done.error[:300]}",
+        config=setting.changes,
+    )
 
 
 def capacity(setting: Setting, modes: list[str]) -> list[Row]:

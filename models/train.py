@@ -22,9 +22,13 @@ import numpy as np
 import tensorflow as tf
 from absl import app, flags
 
+import tfmem
 from models.table import show_bytes, show_count
 from models.task import Model, Task
+from tfmem import measure
 from tfmem.budget import parse_bytes
+from tfmem.errors import Error
+from tfmem.limited import is_out_of_memory
 
 TECHNIQUES = {
     "none": (),
@@ -164,6 +168,11 @@ def train(setting: Setting, on_step: OnStep | None = None) -> Row:
     return row
 
 
+def train_alone(setting: dict[str, Any]) -> dict[str, Any]:
+    """`train` for another process to call: fields of a `Setting` in, fields of the `Row` out."""
+    return dataclasses.asdict(train(Setting(**setting)))
+
+
 def _train(
     setting: Setting,
     progress: dict[str, Any],
@@ -177,14 +186,15 @@ def _train(
     batch = next(batches)
     step, progress["predicted_peak_bytes"] = _prepare(setting, task, batch, host)
 
-    reset_peak()
+    device = measure.scarce_device()
+    tf.config.experimental.reset_memory_stats(device)
     for number in range(1, setting.steps + 1):
         start = time.perf_counter()
         loss = float(step(*batch))
         seconds = time.perf_counter() - start
         progress["losses"].append(loss)
         progress["seconds"].append(seconds)
-        progress["measured_peak_bytes"] = peak_bytes()
+        progress["measured_peak_bytes"] = measure.memory_info(device)[1]
         if on_step:
             on_step(Step(number, loss, seconds, task.tokens))
         batch = next(batches)
@@ -195,16 +205,12 @@ def _train(
 
 def _start_host(stack: contextlib.ExitStack) -> str | None:
     """The device of a second process; None where there is a GPU, whose host is the CPU."""
-    import tfmem
-
     if tf.config.list_logical_devices("GPU"):
         return None
     return stack.enter_context(tfmem.host_process())
 
 
 def _build(setting: Setting, host: str | None) -> Task:
-    import tfmem
-
     on_host = setting.starts_on_host and host
     with tfmem.host_variables() if on_host else contextlib.nullcontext():
         return load(setting.model).build(setting.make_config())
@@ -217,8 +223,6 @@ def _prepare(
     function = tf.function(task.step)
     if setting.mode == "plain":
         return function.get_concrete_function(*batch), None
-    import tfmem
-
     optimized = tfmem.optimize(
         function, budget=setting.budget, host=host, techniques=TECHNIQUES[setting.mode]
     )
@@ -226,29 +230,12 @@ def _prepare(
     return optimized, optimized.report(*batch).plan.peak_bytes
 
 
-def device() -> str:
-    """The device whose memory is scarce."""
-    return "GPU:0" if tf.config.list_logical_devices("GPU") else "CPU:0"
-
-
-def reset_peak() -> None:
-    """Forgets the most bytes in use so far."""
-    tf.config.experimental.reset_memory_stats(device())
-
-
-def peak_bytes() -> int:
-    """The most bytes in use since `reset_peak`, by the device's allocator."""
-    return tf.config.experimental.get_memory_info(device())["peak"]
-
-
 def describe(error: Exception) -> str:
     """An error as the outcome of a run, in one line."""
-    import tfmem.errors
-
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return "out of memory"
     text = " ".join(str(error).split())[:500]
-    if isinstance(error, tfmem.errors.Error):
+    if is_out_of_memory(error) and not isinstance(error, Error):
+        return "out of memory"
+    if isinstance(error, Error):
         return f"refused: {text}"
     return f"error: {type(error).__name__}: {text}"
 

@@ -1,0 +1,233 @@
+"""The models train on their data, and their parts are what they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from models import bench, convnet, images, lstm, moe_transformer, table, text, train
+from models.adafactor import Adafactor
+from models.task import Task
+
+TINY_MOE = moe_transformer.Config(
+    experts=4, layers=1, d_model=32, hidden=64, heads=2, d_head=16, batch=4, length=32
+)
+
+
+def losses_of(task: Task, steps: int) -> list[float]:
+    step = tf.function(task.step)
+    return [float(step(*batch)) for batch in itertools.islice(task.batches, steps)]
+
+
+# --- data
+
+
+def test_text_pairs_continue_the_text():
+    source, inputs, targets = next(iter(text.pairs(3, 20, 10, seed=1)))
+    assert (source.shape, inputs.shape, targets.shape) == ((3, 20), (3, 10), (3, 10))
+    assert {source.dtype, inputs.dtype, targets.dtype} == {tf.int32}
+
+    corpus = text.corpus()
+    for row in range(3):
+        window = bytes(source[row].numpy().tolist()) + bytes(targets[row].numpy().tolist())
+        assert window in corpus
+        assert inputs[row, 0] == source[row, -1]
+        np.testing.assert_array_equal(inputs[row, 1:], targets[row, :-1])
+
+
+def test_text_is_the_same_in_every_run_and_differs_by_seed():
+    first, again, other = (next(iter(text.windows(4, 50, seed))) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert (first.numpy() != other.numpy()).any()
+
+
+def test_digits_are_drawn_once_for_each_label():
+    pictures, labels = next(iter(images.digits(64, 32)))
+    assert (pictures.shape, labels.shape) == ((64, 32, 32, 1), (64,))
+    assert set(labels.numpy()) == set(range(10))
+    again, _ = next(iter(images.digits(64, 32)))
+    np.testing.assert_array_equal(pictures, again)
+
+
+# --- gating
+
+
+def reference_seats(gates: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    """Top-2 gating token by token: (dispatch, combine) of one group."""
+    tokens, experts = gates.shape
+    best = np.argsort(-gates, axis=1, kind="stable")[:, :2]
+    dispatch = np.zeros((tokens, experts, capacity))
+    combine = np.zeros_like(dispatch)
+    taken = [0] * experts
+    for choice in range(2):
+        for token in range(tokens):
+            expert = best[token, choice]
+            if taken[expert] < capacity:
+                dispatch[token, expert, taken[expert]] = 1
+                weight = gates[token, expert] / gates[token, best[token]].sum()
+                combine[token, expert, taken[expert]] = weight
+            taken[expert] += 1
+    return dispatch.reshape(tokens, -1), combine.reshape(tokens, -1)
+
+
+@pytest.mark.parametrize("capacity", [1, 4, 24])
+def test_gating_seats_as_a_loop_over_tokens_does(capacity):
+    gates = tf.nn.softmax(tf.random.stateless_normal((2, 24, 6), (capacity, 2), stddev=2.0))
+    dispatch, combine, _ = moe_transformer.route(gates, capacity)
+    for group in range(2):
+        expected = reference_seats(gates[group].numpy(), capacity)
+        np.testing.assert_array_equal(dispatch[group], expected[0])
+        np.testing.assert_allclose(combine[group], expected[1], atol=1e-6)
+
+
+def test_gating_seats_each_token_twice_where_there_is_room():
+    gates = tf.nn.softmax(tf.random.stateless_normal((1, 32, 8), (0, 1)))
+    dispatch, combine, _ = moe_transformer.route(gates, capacity=32)
+    np.testing.assert_array_equal(tf.reduce_sum(dispatch, axis=2), np.full((1, 32), 2.0))
+    np.testing.assert_allclose(tf.reduce_sum(combine, axis=2), np.ones((1, 32)), atol=1e-6)
+    assert tf.reduce_max(tf.reduce_sum(dispatch, axis=1)) == 1  # a seat takes one token
+
+
+def test_balance_loss_is_one_for_an_even_load_and_experts_for_one_expert():
+    even = tf.one_hot(tf.range(32) % 8, 8)[tf.newaxis] * 1e-3 + 1 / 8
+    uneven = tf.one_hot(tf.zeros(32, tf.int32), 8)[tf.newaxis]
+    assert moe_transformer.route(even, 8)[2].numpy() == pytest.approx(1.0, abs=0.02)
+    assert moe_transformer.route(uneven, 8)[2].numpy() == pytest.approx(8.0)
+
+
+def test_capacity_shrinks_with_experts_but_not_below_four():
+    capacities = [dataclasses.replace(TINY_MOE, experts=e).capacity for e in (4, 8, 64)]
+    assert capacities == [40, 20, 4]
+    published = moe_transformer.CONFIGS["published"]
+    assert (published.tokens_per_group, published.capacity) == (1024, 40)
+
+
+def test_tokens_that_make_no_whole_groups_are_refused():
+    with pytest.raises(ValueError, match="choose --group to divide them"):
+        moe_transformer.build(dataclasses.replace(TINY_MOE, group=100))
+
+
+# --- Adafactor
+
+
+def reference_adafactor(weight, gradients, learning_rate):
+    """Algorithm 4 of the paper, in numpy, with float64."""
+    weight = weight.astype(np.float64)
+    row = column = moment = 0.0
+    for t, gradient in enumerate(gradients, start=1):
+        decay = 1 - t**-0.8
+        square = gradient.astype(np.float64) ** 2 + 1e-30
+        if weight.ndim < 2:
+            moment = second = decay * moment + (1 - decay) * square
+        else:
+            row = decay * row + (1 - decay) * square.mean(-1)
+            column = decay * column + (1 - decay) * square.mean(-2)
+            second = row[..., :, None] * column[..., None, :] / row.mean(-1)[..., None, None]
+        update = gradient / np.sqrt(second)
+        update /= max(1.0, np.sqrt((update**2).mean()))
+        size = learning_rate or min(1e-2, t**-0.5) * max(1e-3, np.sqrt((weight**2).mean()))
+        weight = weight - size * update
+    return weight
+
+
+@pytest.mark.parametrize("learning_rate", [None, 0.05])
+@pytest.mark.parametrize("shape", [(7,), (5, 8), (3, 5, 8)], ids=str)
+def test_adafactor_is_the_papers(shape, learning_rate):
+    random = np.random.default_rng(0)
+    start = random.normal(size=shape).astype(np.float32)
+    gradients = random.normal(size=(6, *shape)).astype(np.float32) * 10
+    weight = tf.Variable(start)
+    optimizer = Adafactor([weight], learning_rate)
+    for gradient in gradients:
+        optimizer.apply([tf.constant(gradient)])
+    expected = reference_adafactor(start, gradients, learning_rate)
+    np.testing.assert_allclose(weight, expected, rtol=2e-5, atol=1e-6)
+
+
+def test_adafactor_keeps_little_state():
+    weight = tf.Variable(tf.zeros((4, 100, 200)))
+    assert sum(v.shape.num_elements() for v in Adafactor([weight]).state) == 4 * 300 + 1
+
+
+# --- training
+
+
+@pytest.mark.parametrize(
+    ("build", "config", "steps"),
+    [
+        (moe_transformer.build, TINY_MOE, 30),
+        (convnet.build, convnet.Config(blocks=1, batch=16), 30),
+        (lstm.build, lstm.Config(length=16), 15),
+    ],
+    ids=["moe_transformer", "convnet", "lstm"],
+)
+def test_loss_falls_and_runs_repeat_bitwise(build, config, steps):
+    task = build(config)
+    losses = losses_of(task, steps)
+    assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
+    assert losses_of(build(config), 3) == losses[:3]
+    assert task.parameters < sum(v.shape.num_elements() for v in task.variables)
+
+
+def test_published_moe_layers_have_two_million_parameters_an_expert():
+    published = moe_transformer.CONFIGS["published"]
+    an_expert = 2 * published.d_model * published.hidden
+    assert an_expert == pytest.approx(2.10e6, rel=0.01)
+    assert 12 * published.experts * an_expert == pytest.approx(0.81e9, rel=0.01)
+
+
+def test_train_reports_what_went_wrong_as_the_outcome():
+    row = train.train(train.Setting("lstm", changes={"batch": -1}))
+    assert row.outcome.startswith("error: ")
+    assert not row.has_trained
+
+
+# --- benchmarks
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 7, 100])
+@pytest.mark.parametrize("guess", [1, 4, 50])
+def test_largest_finds_the_boundary(most, guess):
+    def probe(value: int) -> train.Row:
+        outcome = "trained" if value <= most else "out of memory"
+        return train.Row("m", "plain", outcome=outcome, config={"size": value})
+
+    assert bench.largest(probe, guess, resolution=0.0).config["size"] == most
+    assert bench.largest(probe, guess, resolution=0.1).config["size"] >= most / 1.1 - 1
+
+
+def test_largest_is_none_where_nothing_trains():
+    assert bench.largest(lambda _: train.Row("m", "plain", outcome="no"), 8, 0.1) is None
+
+
+def test_difference_of_variables_is_relative_to_the_largest(tmp_path):
+    before, after = str(tmp_path / "before.npz"), str(tmp_path / "after.npz")
+    np.savez(before, a=np.array([1.0, 100.0]), b=np.zeros(3))
+    np.savez(after, a=np.array([1.5, 100.0]), b=np.zeros(3))
+    assert bench.difference(before, after) == pytest.approx(0.005)
+    assert bench.difference(before, before) == 0.0
+
+
+def test_a_row_is_one_line_of_json_with_the_named_fields():
+    row = train.Row("m", "plain", 600, 500, None, 0.5, 10, (1.0, 0.5), config={"experts": 4})
+    fields = json.loads(json.dumps(dataclasses.asdict(row)))
+    named = (
+        "model mode limit_bytes measured_peak_bytes predicted_peak_bytes step_seconds parameters "
+        "losses outcome config"
+    )
+    assert list(fields) == named.split()
+    assert train.Row(**fields).losses == [1.0, 0.5]
+
+
+def test_compare_table_aligns_modes_and_differences():
+    plain = train.Row("m", "plain", 600, 500_000_000, None, 0.5, 10, (2.0, 1.0))
+    order = dataclasses.replace(plain, mode="order", predicted_peak_bytes=510_000_000)
+    lines = bench.compare_table([(plain, 0.0), (order, 1e-6)]).splitlines()
+    assert lines[0].split()[:2] == ["mode", "measured"]
+    assert {"+2.0%", "bitwise", "1.0e-06"} <= set(lines[3].split())
+    assert table.show_count(13_800_000) == "13.8 M"
