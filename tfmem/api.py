@@ -19,9 +19,9 @@ import tensorflow as tf
 from tfmem import host as host_module
 from tfmem import measure, variables
 from tfmem.budget import format_bytes, parse_bytes
-from tfmem.capture import Captured, capture, fresh, is_compiled, is_recorded
+from tfmem.capture import Captured, capture
 from tfmem.costs import Costs, static_costs
-from tfmem.errors import Error, HostMemoryError, UnsupportedFunctionError
+from tfmem.errors import Error, HostMemoryError
 from tfmem.ir import Graph, Value
 from tfmem.passes.linearise import Linearise
 from tfmem.passes.place import Place
@@ -36,6 +36,7 @@ from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.rebuild import Rewritten, rebuild
 from tfmem.report import Alive, Report
 from tfmem.signature import signature_of
+from tfmem.tracing import canonical_arguments, flat_arguments, fresh, is_recorded
 
 _log = logging.getLogger("tfmem")
 
@@ -174,12 +175,14 @@ class Optimized:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         entry = self._entry(args, kwargs)
-        if is_recorded(args, kwargs, entry.watched):
-            self._tell_gradient()
-            return self.original(*args, **kwargs)
         if entry.rewritten is None:
             return self.original(*args, **kwargs)
-        return entry.run(args, kwargs)
+        if is_recorded(args, kwargs, entry.captured.variables.values()):
+            self._tell_gradient()
+            return self.original(*args, **kwargs)
+        args, kwargs = canonical_arguments(self.original, args, kwargs)
+        with host_module.guard():
+            return entry.rewritten(*args, **kwargs)
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten ConcreteFunction for these arguments (the original's if nothing changed)."""
@@ -193,7 +196,7 @@ class Optimized:
 
         Raises:
           BudgetError: the budget cannot be met.
-          UnsupportedFunctionError: the function cannot be captured.
+          : the function cannot be captured.
         """
         return self._planned(args, kwargs).decision.plan
 
@@ -240,17 +243,14 @@ class Optimized:
     def _capture(
         self, request: Request, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Captured:
-        if is_compiled(self.original):
-            raise UnsupportedFunctionError(
-                f"{self.__name__} is compiled by XLA (jit_compile=True), whose memory TensorFlow's "
-                "executor does not manage; use tf.function(jit_compile=False)"
-            )
         strategy = self._options.strategy or TensorFlowMem()
         with variables.created_on(
             request.host if "place" in request.techniques else "", strategy.may_place
         ):
             concrete = self.original.get_concrete_function(*args, **kwargs)
-        return capture(concrete, device=request.device, args=_flat(concrete, args, kwargs))
+        args, kwargs = canonical_arguments(self.original, args, kwargs)
+        flat = flat_arguments(concrete, args, kwargs)
+        return capture(concrete, device=request.device, args=flat)
 
     def _rewritten(self, entry: _Entry) -> _Entry:
         start = time.perf_counter()
@@ -289,18 +289,11 @@ class _Entry:
     seconds: float
     moves: int
     rewritten: Rewritten | None = None
-    watched: tuple[Any, ...] = ()
 
     @property
     def is_stale(self) -> bool:
         """Whether a variable that this was made for has moved since."""
         return self.moves != variables.moves() and self.captured.has_moved()
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A step of the rewritten function."""
-        assert self.rewritten is not None
-        with host_module.guard():
-            return self.rewritten(*args, **kwargs)
 
     def report(self) -> Report:
         plan, after = self.decision.plan, self.decision.after

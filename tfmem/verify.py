@@ -150,9 +150,9 @@ def _check_kept(before: Graph, after: Graph, old: Node, node: Node) -> None:
 
 def _check_new(before: Graph, node: Node) -> None:
     origin = before.by_name.get(node.origin)
-    if origin is None and node.op != BARRIER:
+    if origin is None:
         raise RewriteError(f"a new node has no origin in the graph before: {node_to_text(node)}")
-    if node.op in (COPY, BARRIER) or origin is None:
+    if node.op in (COPY, BARRIER):
         return
     if origin.op != node.op:
         raise RewriteError(f"neither a copy nor a clone: {node_to_text(node)}")

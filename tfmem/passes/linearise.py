@@ -70,8 +70,13 @@ class Linearise:
                     if names.isdisjoint(node.predecessors):
                         editor.add_after(node.name, [barriers[i - 2]])
             last = [n.name for n in group if names.isdisjoint(graph.successors[n.name])]
-            after = (*last, *barriers[-1:])
-            barrier = Node(f"tfmem/barrier{i}", BARRIER, after=after, device=self.device)
+            barrier = Node(
+                f"tfmem/barrier{i}",
+                BARRIER,
+                after=(*last, *barriers[-1:]),
+                device=self.device,
+                origin=group[-1].origin or group[-1].name,
+            )
             editor.insert(barrier, behind=group[-1].name)
             barriers.append(barrier.name)
 
