@@ -1,6 +1,6 @@
 """`optimize` and what it returns: the face of tfmem.
 
-    call -> signature -> (first time: trace, capture, plan, move variables, rewrite) -> run
+call -> signature -> (first time: trace, capture, plan, move variables, rewrite) -> run
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.rebuild import Rewritten, rebuild
 from tfmem.report import Alive, Report
 from tfmem.signature import signature_of
-from tfmem.tracing import canonical_arguments, flat_arguments, fresh, is_recorded
+from tfmem.tracing import flat_arguments, fresh, is_recorded
 
 _log = logging.getLogger("tfmem")
 
@@ -140,8 +140,8 @@ class Optimized:
     that wants its gradient, the original runs, for the rewritten graph has none.
 
     Attributes:
-      original: the original tf.function. If variables have moved to the host, a tf.function that was
-        traced before they did fails at its next call; this one is traced anew.
+      original: the original tf.function. If variables have moved to the host, a tf.function that
+        was traced before fails at its next call; this one is traced anew.
     """
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
@@ -158,13 +158,18 @@ class Optimized:
                 "pass the tf.function that it was made from"
             )
         is_function = isinstance(function, tf.types.experimental.PolymorphicFunction)
-        self.original = function if is_function else tf.function(function)
+        self.original: Any = function if is_function else tf.function(function)
         self._options = options
         self._entries: dict[Hashable, _Entry] = {}
         self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
         self._has_told = False
         functools.update_wrapper(self, self.original.python_function)
+
+    @property
+    def name(self) -> str:
+        """Name of the Python function."""
+        return str(getattr(self.original.python_function, "__name__", "function"))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Optimized:
         if instance is None:
@@ -177,15 +182,14 @@ class Optimized:
         entry = self._entry(args, kwargs)
         if entry.rewritten is None:
             return self.original(*args, **kwargs)
-        if is_recorded(args, kwargs, entry.captured.variables.values()):
+        if is_recorded(args, kwargs, tuple(entry.captured.variables.values())):
             self._tell_gradient()
             return self.original(*args, **kwargs)
-        args, kwargs = canonical_arguments(self.original, args, kwargs)
         with host_module.guard():
             return entry.rewritten(*args, **kwargs)
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
-        """The rewritten ConcreteFunction for these arguments (the original's if nothing changed)."""
+        """The rewritten ConcreteFunction for these arguments; the original's if unchanged."""
         entry = self._entry(args, kwargs)
         if entry.rewritten is None:
             return self.original.get_concrete_function(*args, **kwargs)
@@ -219,11 +223,11 @@ class Optimized:
         if not entry.decision.plan.is_noop:
             entry = self._rewritten(entry)
         self._entries[signature_of(args, kwargs)] = entry
-        _log.info("%s: %s", self.__name__, entry.decision.plan.summary())
+        _log.info("%s: %s", self.name, entry.decision.plan.summary())
         return entry
 
     def _forget(self) -> None:
-        """Drops every trace: variables have moved, and what was traced before would not find them."""
+        """Drops every trace: what was traced before variables moved would not find them."""
         self.original = fresh(self.original)
         self._entries.clear()
 
@@ -238,17 +242,14 @@ class Optimized:
         decision = _decided(graph, costs, request, self._options.strategy)
         _check_host_memory(decision.plan)
         seconds = time.perf_counter() - start
-        return _Entry(captured, graph, decision, seconds)
+        return _Entry(captured, graph, decision, seconds, variables.moves())
 
-    def _capture(
-        self, request: Request, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Captured:
+    def _capture(self, request: Request, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         strategy = self._options.strategy or TensorFlowMem()
         with variables.created_on(
             request.host if "place" in request.techniques else "", strategy.may_place
         ):
             concrete = self.original.get_concrete_function(*args, **kwargs)
-        args, kwargs = canonical_arguments(self.original, args, kwargs)
         flat = flat_arguments(concrete, args, kwargs)
         return capture(concrete, device=request.device, args=flat)
 
@@ -271,7 +272,7 @@ class Optimized:
             _log.warning(
                 "%s is called under a GradientTape that wants its gradient: the original runs, "
                 "unoptimised; optimise the function that holds the tape instead",
-                self.__name__,
+                self.name,
             )
 
 
@@ -302,13 +303,20 @@ class _Entry:
             baseline_timeline=self.decision.before.timeline,
             timeline=after.timeline,
             alive_at_peak=tuple(self._alive(*item) for item in after.alive_at_peak),
-            measured_peak_bytes=measure.peak_bytes(plan.device) if self.rewritten else None,
+            measured_peak_bytes=_measured_peak(plan.device) if self.rewritten else None,
             planning_seconds=self.seconds,
         )
 
     def _alive(self, value: Value, nbytes: int) -> Alive:
         op = self.captured.graph.by_name[value.node].op
         return Alive(value, op, nbytes, self.captured.source(value.node))
+
+
+def _measured_peak(device: str) -> int | None:
+    try:
+        return measure.memory_info(device)[1]
+    except Error:  # the allocator keeps no statistics, or is another process's
+        return None
 
 
 def passes_of(plan: Plan) -> list[Pass]:
@@ -336,11 +344,11 @@ def _request(options: Options) -> Request:
       tfmem.Error: a device does not exist, or the host is the scarce device.
     """
     device = measure.full_device_name(options.device or measure.scarce_device())
-    host = measure.full_device_name(options.host or _default_host(device), allow_none=True)
+    host = measure.full_device_name(options.host) if options.host else _default_host(device)
     if host == device:
         raise Error(
-            f"host={options.host!r} is the device whose memory is scarce ({device}); nothing would be "
-            "freed by moving tensors there. Name a device with memory of its own: start "
+            f"host={options.host!r} is the device whose memory is scarce ({device}): nothing would "
+            "be freed by moving tensors there. Name a device with memory of its own: start "
             "tfmem.host_process() and pass the name that it yields"
         )
     budget = options.budget
@@ -352,14 +360,23 @@ def _request(options: Options) -> Request:
 
 def _default_host(device: str) -> str:
     if tf.DeviceSpec.from_string(device).device_type != "CPU":
-        return "CPU:0"
+        return measure.full_device_name("CPU:0")
     process = host_module.running()
-    return host_module.DEVICE if process is not None else ""
+    return process.device if process else ""
 
 
-def _decided(
-    graph: Graph, costs: Costs, request: Request, strategy: Strategy | None
-) -> Decision:
+def _check_host_memory(plan: Plan) -> None:
+    """Raises HostMemoryError if the host has less free memory than the plan needs."""
+    free = host_module.free_bytes(plan.host) if plan.host else None
+    if free is not None and plan.host_bytes > free:
+        raise HostMemoryError(
+            f"the plan needs {format_bytes(plan.host_bytes)} on {plan.host}, where "
+            f"{format_bytes(free)} are free; raise the budget, so that less leaves the device, or "
+            "free memory on the host"
+        )
+
+
+def _decided(graph: Graph, costs: Costs, request: Request, strategy: Strategy | None) -> Decision:
     if strategy is None:
         return choose(graph, costs, request, TensorFlowMem())
     return carry_out(graph, costs, request, strategy)

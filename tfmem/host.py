@@ -358,3 +358,30 @@ def _pipe(stream: IO[str] | None) -> IO[str]:
     if stream is None:
         raise ValueError("a pipe of the host process is missing")
     return stream
+
+
+def free_bytes(device: str) -> int | None:
+    """Bytes that could still be taken on a host device; None where that is not known.
+
+    Counts this machine's available memory, and for the host process the limit of its allocator.
+    """
+    process = running()
+    is_process = process is not None and device == process.device
+    if not is_process and not device.startswith("/job:localhost/"):
+        return None
+    free = _available_bytes()
+    if process is not None and is_process:
+        memory = process.memory()
+        left = memory.limit_bytes - memory.current_bytes
+        free = left if free is None else min(free, left)
+    return free
+
+
+def _available_bytes() -> int | None:
+    """MemAvailable of Linux's /proc/meminfo; None on other systems."""
+    try:
+        with open("/proc/meminfo") as lines:
+            found = re.search(r"MemAvailable:\s*(\d+) kB", lines.read())
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None

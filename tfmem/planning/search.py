@@ -140,9 +140,13 @@ def _unreachable(found: Decision, request: Request) -> str:
     largest = "\n".join(
         f"  {format_bytes(nbytes):>12}  {value}" for value, nbytes in found.after.alive_at_peak[:8]
     )
-    hint = "" if request.host else (
-        "; name a host device (tfmem.host_process() lends the memory of a second process) so that "
-        "tensors and variables can leave the device"
+    hint = (
+        ""
+        if request.host
+        else (
+            "; name a host device (tfmem.host_process() lends the memory of a second process) so that "
+            "tensors and variables can leave the device"
+        )
     )
     return (
         f"the budget of {format_bytes(request.budget)} cannot be met on {request.device}: the least "
