@@ -171,6 +171,7 @@ class _Replay:
         elif kind == KEPT:
             for value in range(graph.first[node], graph.first[node + 1]):
                 self.buffer[value] = self.make(value, self.uses[value] + 1, host)
+                self.start[-1] = 0
         else:
             self._run_on_variable(node, reads, host)
         for value in reads:
