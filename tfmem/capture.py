@@ -8,7 +8,6 @@ the control edges that tfmem inserts.
 
 from __future__ import annotations
 
-import heapq
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,13 +18,13 @@ import tensorflow as tf
 # Private parts of TensorFlow; seen to work with 2.21.
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.eager import record
 from tensorflow.python.grappler import tf_optimizer
-from tensorflow.python.ops import gradients_util, handle_data_util, resource_variable_ops
+from tensorflow.python.ops import handle_data_util
 
-from tfmem import inference
+from tfmem import graphdefs, inference
 from tfmem.errors import UnsupportedFunctionError
-from tfmem.inference import BODIES, FunctionDef, GraphDef, Input, NodeDef, as_shape, is_variable
+from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
+from tfmem.inference import BODIES, Input, as_shape, is_variable
 from tfmem.ir import ARG, VARIABLE, Graph, Node, Value
 
 _LOOP_OPS = frozenset(("Enter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"))
@@ -118,17 +117,17 @@ def capture(
     actual = dict(zip((i.name for i in inputs), args or (), strict=False))
     places = {i.name: _place_of(i, actual.get(i.name), device) for i in inputs}
     graph_def = _run_grappler(concrete, inputs, places, device)
-    nodes = _sorted_nodes(graph_def, concrete)
+    nodes = graphdefs.program_order(graph_def, (op.name for op in concrete.graph.get_operations()))
     _place_nodes(nodes, inputs, places, device)
 
-    sized, fixed = inference.import_sized(graph_def, inputs, actual, known or {})
+    sized, fixed = inference.import_sized(graph_def, inputs, actual, known or {}, concrete.graph)
     reader = inference.Reader(sized, graph_def.library, fixed)
     graph = Graph(
         (
             *(_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs),
             *(reader.node(n) for n in nodes if n.name not in places),
         ),
-        tuple(inference.parse_value(t.name) for t in concrete.outputs),
+        tuple(graphdefs.parse_value(t.name) for t in concrete.outputs),
     )
     bodies = {n.name: reader.bodies(n) for n in nodes if n.op in BODIES}
     sources = {op.name: op.traceback for op in concrete.graph.get_operations()}
@@ -140,12 +139,12 @@ def capture(
         variables={i.name: i.variable for i in inputs if i.variable is not None},
         inputs=tuple(inputs),
         control_outputs=tuple(sorted(op.name for op in concrete.graph.control_outputs)),
-        node_defs={n.name: _bare(n) for n in nodes if n.name not in places},
+        node_defs={n.name: graphdefs.bare(n) for n in nodes if n.name not in places},
         dtypes=inference.dtypes_of(sized, inputs),
         library={f.signature.name: f for f in graph_def.library.function},
         signature=_signature_of(concrete),
         sources=sources,
-        bounds={value: shape for value, shape in fixed.items() if value not in (known or {})},
+        bounds={v: shape for v, shape in fixed.items() if reader.is_bounded(v)},
         handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
     )
 
@@ -177,27 +176,6 @@ def refuse_compiled(concrete: Any) -> None:
 def _plain_name(name: str | bytes) -> str:
     text = name.decode() if isinstance(name, bytes) else name
     return text.removeprefix("__inference_").rpartition("_")[0] or text
-
-
-def is_compiled(function: Any) -> bool:
-    """Whether a tf.function was made with jit_compile=True."""
-    return bool(function._jit_compile)
-
-
-def fresh(function: Any) -> Any:
-    """A tf.function of the same code and options that has traced nothing yet."""
-    return function._clone(function.python_function)
-
-
-def is_recorded(args: Any, kwargs: Any, watched: Sequence[tf.Variable] = ()) -> bool:
-    """Whether an active GradientTape would record a call with these arguments and variables."""
-    if not record.could_possibly_record():
-        return False
-    tensors = [t for t in tf.nest.flatten((args, kwargs), True) if isinstance(t, tf.Tensor)]
-    for variable in watched:
-        resource_variable_ops.variable_accessed(variable)  # as a call of the function would
-        tensors.append(variable.handle)
-    return bool(gradients_util.PossibleTapeGradientTypes(tensors))
 
 
 # The function's inputs.
@@ -364,57 +342,7 @@ def _is_resource(node: NodeDef) -> bool:
     return bool(node.op == "VarHandleOp" or node.attr["T"].type == tf.resource.as_datatype_enum)
 
 
-# Order and names.
-
-
-def _sorted_nodes(graph_def: GraphDef, concrete: Any) -> list[NodeDef]:
-    """The nodes in a topological order, close to that in which the user's code made them.
-
-    A node that Grappler made takes the place of the first node that needs it.
-    """
-    by_name = {node.name: node for node in graph_def.node}
-    before = {name: set(map(_source_of, node.input)) for name, node in by_name.items()}
-    after: dict[str, list[str]] = {name: [] for name in by_name}
-    for name, sources in before.items():
-        for source in sources:
-            after[source].append(name)
-
-    rank = {op.name: i for i, op in enumerate(concrete.graph.get_operations())}
-    reverse = [n.name for n in graph_def.node if n.name not in rank]
-    while reverse:  # a made node's rank is known once those of its readers are
-        waiting = []
-        for name in reverse:
-            ranks = [rank[reader] for reader in after[name] if reader in rank]
-            if len(ranks) == len(after[name]):
-                rank[name] = min(ranks, default=len(rank))
-            else:
-                waiting.append(name)
-        reverse = waiting
-
-    missing = {name: len(sources) for name, sources in before.items()}
-    ready = [(rank[name], name) for name, count in missing.items() if not count]
-    heapq.heapify(ready)
-    result = []
-    while ready:
-        _, name = heapq.heappop(ready)
-        result.append(by_name[name])
-        for reader in after[name]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, (rank[reader], reader))
-    return result
-
-
-def _source_of(text: str) -> str:
-    return text.removeprefix("^").partition(":")[0]
-
-
-def _bare(node: NodeDef) -> NodeDef:
-    """A NodeDef without its inputs, which the graph knows."""
-    result = type(node)()
-    result.CopyFrom(node)
-    del result.input[:]
-    return result
+# Errors.
 
 
 def _user_line(traceback: Any) -> str:

@@ -11,16 +11,21 @@ import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with 2.21.
 from tensorflow.python.framework import func_graph as func_graph_lib
-from tensorflow.python.framework import op_def_registry, tensor_util
+from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import handle_data_util
 
 from tfmem import shapes
+from tfmem.graphdefs import (
+    FunctionDef,
+    GraphDef,
+    NodeDef,
+    body_graph_def,
+    parse_value,
+    topological,
+)
 from tfmem.ir import ARG, VARIABLE, Graph, Node, Value
 from tfmem.shapes import Shape
 
-GraphDef = Any
-NodeDef = Any
-FunctionDef = Any
 FuncGraph = Any
 
 BODIES = {
@@ -72,12 +77,6 @@ def as_shape(shape: tf.TensorShape | None) -> tuple[int | None, ...] | None:
     return None if shape is None or shape.rank is None else tuple(shape)
 
 
-def parse_value(name: str) -> Value:
-    """The value that TensorFlow writes ``node:index``, or ``node`` for output 0."""
-    node, _, index = name.partition(":")
-    return Value(node, int(index or 0))
-
-
 def import_graph(graph: FuncGraph, graph_def: GraphDef, inputs: Sequence[Input]) -> list[tf.Tensor]:
     """Adds nodes to `graph`, in which `inputs` become placeholders, which are returned.
 
@@ -111,11 +110,13 @@ def import_sized(
     inputs: Iterable[Input],
     actual: Mapping[str, tf.Tensor],
     known: Mapping[Value, Shape],
+    traced: FuncGraph | None = None,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
-    A value that is `known`, or bounded although it depends on data, is fed to its readers as if it
-    were an input of that shape. All such shapes are returned with the graph.
+    A value that is `known`, or bounded although it depends on data, or whose shape TensorFlow's
+    Python code told the trace, is fed to its readers as if it were an input of that shape. All such
+    shapes are returned with the graph.
     """
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
     names = {item.name for item in sized}
@@ -123,10 +124,11 @@ def import_sized(
     nodes.node.extend(n for n in graph_def.node if n.name not in names)
     for node in nodes.node:
         node.device = ""  # the import spends half its time on devices
+    _bypass_loops(nodes)
     graph = func_graph_lib.FuncGraph("tfmem_sizes")
     import_graph(graph, nodes, sized)
     fixed: dict[Value, Shape] = {}
-    wanted = {**known, **_bounds(graph)}
+    wanted = {**_bounds(graph), **_told(graph, traced), **known}
     while wanted.keys() - fixed.keys():
         fixed = wanted
         extra = [
@@ -153,6 +155,20 @@ def _bounds(graph: FuncGraph) -> dict[Value, Shape]:
     return result
 
 
+def _told(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
+    """Shapes that are open in `graph` and were not while the function was traced (`set_shape`)."""
+    if traced is None:
+        return {}
+    result = {}
+    before = {op.name: op for op in traced.get_operations()}
+    for op in graph.get_operations():
+        outputs = [] if op.name not in before else before[op.name].outputs
+        for i, (tensor, then) in enumerate(zip(op.outputs, outputs, strict=False)):
+            if not tensor.shape.is_fully_defined() and (shape := _full(then.shape)) is not None:
+                result[Value(op.name, i)] = shape
+    return result
+
+
 def _reading_inputs(graph_def: GraphDef, fixed: Mapping[Value, Shape]) -> GraphDef:
     """A copy in which the readers of `fixed` values read inputs named ``node:index`` instead."""
     result = type(graph_def)()
@@ -162,6 +178,27 @@ def _reading_inputs(graph_def: GraphDef, fixed: Mapping[Value, Shape]) -> GraphD
             if text[0] != "^" and (value := parse_value(text)) in fixed:
                 node.input[i] = _fixed_name(value)
     return result
+
+
+def _bypass_loops(graph_def: GraphDef) -> None:
+    """Lets readers of a handle or a list that went through a loop read what went in.
+
+    A loop changes neither what a handle refers to nor the shape of a list's elements, but
+    TensorFlow's inference forgets both at its output.
+    """
+    kinds = [dtype.as_datatype_enum for dtype in _UNSIZED]
+    entered = {
+        Value(node.name, i): text
+        for node in graph_def.node
+        if node.op in ("While", "StatelessWhile")
+        for i, (kind, text) in enumerate(zip(node.attr["T"].list.type, node.input, strict=False))
+        if kind in kinds
+    }
+    for node in graph_def.node if entered else ():
+        for i, text in enumerate(node.input):
+            while text[0] != "^" and parse_value(text) in entered:
+                text = entered[parse_value(text)]
+            node.input[i] = text
 
 
 def _fixed_name(value: Value) -> str:
@@ -226,6 +263,10 @@ class Reader:
             device=node_def.device,
             shares=self._study(node_def, op),
         )
+
+    def is_bounded(self, value: Value) -> bool:
+        """Whether the size of a value depends on data, and the largest is counted."""
+        return value in self._known and self._ops[value.node].type in shapes.BOUNDED_OPS
 
     def nbytes(
         self, value: Value, op: str, dtype: tf.DType, shape: tuple[int | None, ...] | None
@@ -295,11 +336,10 @@ class Reader:
             for arg, tensor in zip(function.signature.input_arg, arguments, strict=True)
         ]
         devices = {node.name: node.device or caller.device for node in graph_def.node}
-        graph = func_graph_lib.FuncGraph(function.signature.name)
-        import_graph(graph, graph_def, inputs)
+        graph, fixed = import_sized(graph_def, inputs, {}, {})
         for node in graph_def.node:
             node.device = devices[node.name]
-        reader = Reader(graph, _Library(self._functions.values()), {})
+        reader = Reader(graph, _Library(self._functions.values()), fixed)
         arg_nodes = (
             Node(
                 i.name,
@@ -329,53 +369,6 @@ class _Library:
 def _argument(name: str, tensor: tf.Tensor) -> Input:
     handle = handle_data_util.get_resource_handle_data(tensor) if tensor.dtype in _UNSIZED else None
     return Input(name, tensor.dtype, handle, as_shape(tensor.shape))
-
-
-def topological(nodes: Iterable[NodeDef]) -> list[NodeDef]:
-    """NodeDefs sorted so that each follows its inputs; else in the order given."""
-    by_name = {node.name: node for node in nodes}
-    result: dict[str, NodeDef] = {}
-    for root in by_name:
-        stack = [root]
-        while stack:
-            name = stack[-1]
-            waiting = [
-                source
-                for text in by_name[name].input
-                if (source := text.removeprefix("^").partition(":")[0]) in by_name
-                and source not in result
-            ]
-            if waiting and name not in result:
-                stack += waiting
-            else:
-                result.setdefault(stack.pop(), by_name[name])
-    return list(result.values())
-
-
-def body_graph_def(function: FunctionDef) -> tuple[GraphDef, list[str]]:
-    """A function's nodes with inputs named as graphs name them, and its outputs so named."""
-    flat = {arg.name: arg.name for arg in function.signature.input_arg}
-    for node in function.node_def:
-        index = 0
-        for output in op_def_registry.get(node.op).output_arg:
-            for i in range(_output_count(output, node)):
-                flat[f"{node.name}:{output.name}:{i}"] = f"{node.name}:{index}"
-                index += 1
-    graph_def = tf.compat.v1.GraphDef()
-    for node in function.node_def:
-        copy = graph_def.node.add()
-        copy.CopyFrom(node)
-        copy.attr.pop("_class", None)
-        copy.input[:] = [text if text[0] == "^" else flat[text] for text in node.input]
-    return graph_def, [flat[function.ret[arg.name]] for arg in function.signature.output_arg]
-
-
-def _output_count(output: Any, node: NodeDef) -> int:
-    if output.number_attr:
-        return int(node.attr[output.number_attr].i)
-    if output.type_list_attr:
-        return len(node.attr[output.type_list_attr].list.type)
-    return 1
 
 
 def _full(shape: tf.TensorShape) -> Shape | None:

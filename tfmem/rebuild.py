@@ -18,12 +18,18 @@ import tensorflow as tf
 from tensorflow.core.function.polymorphism import function_type as function_type_lib
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
+from tensorflow.python.eager.polymorphic_function import (
+    atomic_function,
+    concrete_function,
+    function_type_utils,
+)
 from tensorflow.python.framework import func_graph as func_graph_lib
 
+from tfmem.arguments import with_defaults
 from tfmem.capture import Captured
 from tfmem.errors import RewriteError
-from tfmem.inference import FuncGraph, FunctionDef, GraphDef, Input, NodeDef, import_graph
+from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
+from tfmem.inference import FuncGraph, Input, import_graph
 from tfmem.ir import Graph, Node, Value
 
 COPY_OPS = frozenset({"Identity", "_CopyFromGpuToHost", "_CopyFromHostToGpu"})
@@ -94,6 +100,7 @@ def _build(captured: Captured, graph: Graph) -> Any:
         ),
         shared_func_graph=False,
     )
+    function._lenient_type = with_defaults(signature.function_type)
     function._arg_keywords = signature.arg_keywords
     function._num_positional_args = signature.num_positional
     return function
@@ -240,6 +247,13 @@ class _SteeredFunction(concrete_function.ConcreteFunction):  # type: ignore[misc
 
     The single-threaded executor would hang in a function that spans devices.
     """
+
+    _lenient_type: tuple[Any, Mapping[str, Any]]
+
+    def _call_with_structured_signature(self, args: Any, kwargs: Any) -> Any:
+        """As TensorFlow's, but parameters that were left out when traced may be left out."""
+        bound = function_type_utils.canonicalize_function_inputs(args, kwargs, *self._lenient_type)
+        return self._call_flat(self.function_type.unpack_inputs(bound), self.captured_inputs)
 
     def _call_flat(self, tensor_inputs: Any, captured_inputs: Any) -> Any:
         context = eager_context.context()

@@ -1,0 +1,47 @@
+"""Arguments of a call as a ConcreteFunction takes them, with defaults that it has forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Private parts of TensorFlow; seen to work with 2.21.
+from tensorflow.core.function import trace_type
+from tensorflow.core.function.polymorphism import function_type as function_type_lib
+from tensorflow.python.eager.polymorphic_function import function_type_utils
+
+
+def flat_arguments(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The tensors and handles among the arguments, in the order in which the function takes them.
+
+    Args:
+      function: a ConcreteFunction.
+      args: positional arguments, as the tf.function was called; defaults may be left out.
+      kwargs: keyword arguments.
+    """
+    types = function.function_type
+    lenient, defaults = with_defaults(types)
+    bound = function_type_utils.canonicalize_function_inputs(args, kwargs, lenient, defaults)
+    return list(types.unpack_inputs(bound))
+
+
+def with_defaults(function_type: Any) -> tuple[Any, dict[str, Any]]:
+    """A function type of which Python constants may be left out, and their values in the trace.
+
+    A ConcreteFunction forgets which parameters have defaults, and wants them all.
+    """
+    context = trace_type.InternalPlaceholderContext()
+    parameters: list[Any] = []
+    defaults = {}
+    may_default = True  # positional parameters with a default are the last ones
+    for p in reversed(function_type.parameters.values()):
+        is_positional = p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        is_constant = p.type_constraint is not None and not p.type_constraint.flatten()
+        is_optional = is_constant and (may_default or not is_positional)
+        if is_optional and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            defaults[p.name] = p.type_constraint.placeholder_value(context)
+            p = function_type_lib.Parameter(p.name, p.kind, True, p.type_constraint)
+        elif is_positional:
+            may_default = False
+        parameters.append(p)
+    return function_type_lib.FunctionType(parameters[::-1], function_type.captures), defaults
