@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfmem.ir import Graph
+import numpy as np
+
+from tfmem.ir import Graph, Node, Value
+from tfmem.liveness import lifetimes
+from tfmem.plan import Plan
+from tfmem.program import program
 
 GRANULARITY = 256
 """TensorFlow's BFC allocator rounds each allocation up to a multiple of this many bytes."""
@@ -33,7 +38,7 @@ class Costs:
 
     def allocated(self, nbytes: int) -> int:
         """Bytes a buffer of `nbytes` takes on the device."""
-        return -(-nbytes // self.granularity) * self.granularity
+        return _allocated(nbytes, self.granularity)
 
 
 _RATES = {"GPU": (1e13, 1e12, 5e-6, 1.2e10, 1e-5), "CPU": (5e10, 8e9, 2e-6, 8e8, 3e-4)}
@@ -46,6 +51,7 @@ def static_costs(
     *,
     flops: Mapping[str, float],
     bodies: Mapping[str, tuple[Graph, ...]] | None = None,
+    workspace: Mapping[str, int] | None = None,
     device: str,
 ) -> Costs:
     """Costs from sizes alone, with the rates of a usual device of its kind.
@@ -54,14 +60,43 @@ def static_costs(
       graph: what is priced.
       flops: floating-point operations of the nodes that have many; the others move bytes only.
       bodies: function bodies of While, If and Case nodes; the largest is the node's workspace.
+      workspace: bytes that kernels hold while they run (see `workspace.workspace`), also of nodes
+        in bodies.
       device: full name of the device.
     """
-    kind = "GPU" if "GPU" in device else "CPU"
-    flop_rate, byte_rate, start, link, latency = _RATES[kind]
+    flop_rate, byte_rate, start, link, latency = _RATES["GPU" if "GPU" in device else "CPU"]
     seconds = {}
     for node in graph.nodes:
         if node.is_input:
             continue
         moved = sum(node.nbytes) + sum(map(graph.nbytes, node.inputs))
         seconds[node.name] = start + max(moved / byte_rate, flops.get(node.name, 0.0) / flop_rate)
-    return Costs(seconds, {}, link, link, latency)
+    scratch = dict(workspace or {})
+    for name, functions in (bodies or {}).items():
+        if functions and name in graph.by_name:
+            scratch[name] = _body_bytes(graph.by_name[name], functions, scratch)
+    return Costs(seconds, scratch, link, link, latency)
+
+
+def _body_bytes(node: Node, functions: tuple[Graph, ...], scratch: Mapping[str, int]) -> int:
+    """Bytes that a loop or branch takes beside its own inputs and outputs.
+
+    A branch reads the node's inputs themselves. A loop does so in its first turn only: from then on
+    the variables of the loop are buffers of their own, but for those handed on unchanged.
+    """
+    most = 0
+    for body in functions:
+        steps = program(body, Plan())
+        timeline = lifetimes(steps, GRANULARITY).timeline()
+        held = [scratch.get(body_node, 0) for body_node in steps.names]
+        own = int((timeline + np.array(held or [0], np.int64)).max())
+        for argument in body.nodes:
+            is_same = not node.op.endswith("While") or Value(argument.name) in body.outputs
+            if argument.is_input and is_same:
+                own -= _allocated(argument.nbytes[0], GRANULARITY)
+        most = max(most, own)
+    return max(0, most - sum(_allocated(nbytes, GRANULARITY) for nbytes in node.nbytes))
+
+
+def _allocated(nbytes: int, granularity: int) -> int:
+    return -(-nbytes // granularity) * granularity

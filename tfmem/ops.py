@@ -51,7 +51,8 @@ _VIEWS = """
     PlaceholderWithDefault
 """
 
-# CWiseOp and its like: `forward_input_or_allocate_output` on the listed inputs.
+# CWiseOp and its like: `forward_input_or_allocate_output` on the listed inputs. Each was seen to
+# take over, and those of the groups below with an output of its own not to (CPU, TensorFlow 2.21).
 _UNARY = """
     Abs Acos Acosh Asin Asinh Atan Atanh Ceil Conj Cos Cosh Digamma Erf Erfc Erfinv Exp Expm1 Floor
     Inv Invert Lgamma Log Log1p LogicalNot Ndtri Neg Reciprocal Rint Round Rsqrt Sigmoid Sign Sin
@@ -65,7 +66,15 @@ _BINARY = """
     SigmoidGrad TanhGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad
     ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad SoftplusGrad SoftsignGrad BiasAdd
 """
-_FORWARDING = {"AddN": (0, 1, 2, 3, 4, 5, 6, 7), "Select": (1, 2), "SelectV2": (1, 2)}
+_FORWARDING = {"AddN": tuple(range(64)), "Select": (1, 2), "SelectV2": (1, 2)}
+_HEAVY_FORWARDING = {
+    **dict.fromkeys(
+        ("MatrixBandPart", "MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3"), (0,)
+    ),
+    **dict.fromkeys(("Igamma", "Igammac", "CholeskyGrad"), (0, 1)),
+    "Cholesky": (0,),
+}
+_LOSSES = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 
 # Pure and light, with an output of its own.
 _LIGHT = """
@@ -88,16 +97,16 @@ _HEAVY = """
     FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad FusedBatchNormGradV2
     FusedBatchNormGradV3 _FusedBatchNormEx _FusedBatchNormGradEx _MklLayerNorm
     _MklFusedBatchMatMulV2 _MklFusedMish
-    LRN LRNGrad SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits CTCLoss CTCLossV2
+    LRN LRNGrad CTCLoss CTCLossV2
     Pad PadV2 MirrorPad MirrorPadGrad SpaceToDepth DepthToSpace SpaceToBatchND BatchToSpaceND
     Gather GatherV2 GatherNd ScatterNd TensorScatterUpdate TensorScatterAdd TensorScatterSub
     StridedSliceGrad UnsortedSegmentSum UnsortedSegmentMax UnsortedSegmentMin SegmentSum
     SegmentSumV2 SparseSegmentSum SparseSegmentMean SparseSegmentSqrtN
     TopK TopKV2 Where Unique UniqueV2 Bincount DenseBincount Reverse ReverseV2 ReverseSequence Roll
     ResizeNearestNeighbor ResizeNearestNeighborGrad ResizeBilinear ResizeBilinearGrad
-    MatrixBandPart MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2
-    MatrixDiagPartV3 MatrixSetDiag MatrixSetDiagV2 MatrixSetDiagV3 MatrixInverse
-    MatrixDeterminant MatrixSolve Cholesky CholeskyGrad Qr Svd SelfAdjointEigV2 Igamma Igammac
+    MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2
+    MatrixDiagPartV3 MatrixInverse
+    MatrixDeterminant MatrixSolve Qr Svd SelfAdjointEigV2
     GRUBlockCell GRUBlockCellGrad LSTMBlockCell LSTMBlockCellGrad BlockLSTM BlockLSTMV2
     BlockLSTMGrad BlockLSTMGradV2 InTopK InTopKV2 Cross Betainc Diag DiagPart
     StringToHashBucketFast AsString StringJoin
@@ -174,6 +183,8 @@ TABLE: dict[str, Facts] = {
     **_group(_UNARY, Facts(inplace=(0,), is_light=True)),
     **_group(_BINARY, Facts(inplace=(0, 1), is_light=True)),
     **{op: Facts(inplace=inputs, is_light=True) for op, inputs in _FORWARDING.items()},
+    **{op: Facts(inplace=inputs) for op, inputs in _HEAVY_FORWARDING.items()},
+    **{op: Facts(inplace=(0,), taker=1) for op in _LOSSES},
     **_group(_RANDOM, Facts(is_stateful=True, is_random=True)),
     **_updates(_UPDATES, is_sparse=False),
     **_updates(_SPARSE_UPDATES, is_sparse=True),
