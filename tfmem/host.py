@@ -39,7 +39,7 @@ _LOST = re.compile(
     r"remote workers have been restarted|Unable to find a context_id|Failed to connect to remote "
     r"host|Socket closed|Connection reset by peer|failed to connect to all addresses|recvmsg"
 )
-_NOISE = re.compile(r"\s*$|I\d{4} |WARNING: All log messages before absl")
+_NOISE = re.compile(r"\s*$|I\d{4} |WARNING: All log messages before absl|.*cuda_platform")
 
 
 @dataclass(frozen=True)

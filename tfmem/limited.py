@@ -201,10 +201,15 @@ def _call(target: str, args: Sequence[Any]) -> Any:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception, or one that caused it, says that memory ran out."""
+    """Whether an exception, or one that caused it, says that memory ran out.
+
+    Where memory for a constant is missing, TensorFlow 2.21 says that it cannot parse the constant.
+    """
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, MemoryError) or type(seen).__name__ == "ResourceExhaustedError":
+            return True
+        if "Cannot parse tensor from proto" in str(seen):
             return True
         seen = seen.__cause__ or seen.__context__
     return False

@@ -3,27 +3,21 @@
 TensorFlow's gRPC server listens on every interface (``grpc_server_lib.cc`` adds the listening port
 ``0.0.0.0:port``, whatever host name the cluster names), asks for no password, and runs any graph it
 is sent. What it opened can still be narrowed afterwards: a listening socket that is bound to the
-interface ``lo`` gets no packet that arrives on another, and so do the connections it accepts
-(``ss -ltn`` then shows ``*%lo:port``). Unprivileged processes may do so since Linux 5.7; on older
-kernels a socket filter on the interface's index does the same without showing in ``ss``.
+interface ``lo`` gets no packet that arrives on another (``ss -ltn`` then shows ``*%lo:port``). Any
+process may do so since Linux 5.7. Other users of the same machine can still connect.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from contextlib import closing
 
 from tfmem.errors import Error
 
 _LISTEN = "0A"  # of /proc/net/tcp
-_SO_BINDTODEVICE = 25
-_SO_ATTACH_FILTER = 26
-_LOAD_WORD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06  # classic BPF
-_INTERFACE_INDEX = 0xFFFFF000 + 8  # SKF_AD_OFF + SKF_AD_IFINDEX
+_SO_BINDTODEVICE = 25  # of asm-generic/socket.h; not in Python's socket module everywhere
 
 
 def free_port() -> int:
@@ -53,29 +47,12 @@ def restrict(port: int) -> None:
 def _bind_to_loopback(listener: socket.socket, port: int) -> None:
     try:
         listener.setsockopt(socket.SOL_SOCKET, _SO_BINDTODEVICE, b"lo\0")
-    except OSError:
-        try:
-            _filter_interface(listener, socket.if_nametoindex("lo"))
-        except OSError as error:
-            raise Error(
-                f"cannot keep TCP port {port} to the loopback interface ({error}); TensorFlow's "
-                "server would be open to the network: use Linux, or a host in a cluster of your "
-                "own making (tf.config.experimental_connect_to_host)"
-            ) from error
-
-
-def _filter_interface(listener: socket.socket, index: int) -> None:
-    """Drops what arrives on another interface than `index`."""
-    instructions = (
-        (_LOAD_WORD, 0, 0, _INTERFACE_INDEX),
-        (_JUMP_IF_EQUAL, 0, 1, index),
-        (_RETURN, 0, 0, 0xFFFFFFFF),
-        (_RETURN, 0, 0, 0),
-    )
-    code = b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)
-    buffer = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("HP", len(instructions), ctypes.addressof(buffer))
-    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+    except OSError as error:
+        raise Error(
+            f"cannot keep TCP port {port} to the loopback interface ({error}), so TensorFlow's "
+            "server would be open to the network; use Linux 5.7 or newer, or name as the host a "
+            "device of a cluster of your own (tf.config.experimental_connect_to_host)"
+        ) from error
 
 
 def _listening(port: int) -> Iterator[int]:

@@ -67,7 +67,6 @@ def move_variables(variables: Sequence[Any], device: str) -> None:
     try:
         twins = [_twin(variable, target) for variable in away]
     except tf.errors.OpError as error:
-        tf.experimental.async_clear_error()
         raise host_module.explain_failure(error) or Error(
             f"cannot move variables to {target} ({type(error).__name__}: {error.message}); "
             "they are where they were: move fewer, or free memory there"
