@@ -226,6 +226,15 @@ def captured_tensors() -> Case:
     return Case(step, (matrix(2, 4),))
 
 
+def failing() -> Case:
+    @tf.function
+    def step(x):
+        tf.debugging.assert_greater(x, 0.0)
+        return x
+
+    return Case(step, (tf.constant(1.0),))
+
+
 def constants_and_no_arguments() -> Case:
     @tf.function
     def step():
@@ -329,7 +338,8 @@ CASES: dict[str, Callable[[], Case]] = {
     for make in (
         variables, variable_argument, iterator_argument, captured_iterator, while_loop,
         nested_loops, cond, case, nested_function, custom_gradient, stateless_random, generator,
-        structures, method, strings, captured_tensors, constants_and_no_arguments, no_outputs,
+        structures, method, strings, captured_tensors,
+        failing, constants_and_no_arguments, no_outputs,
         ragged, sparse_gradient, dataset_inside, user_device, noninlined_function, lookup_table,
         deferred_capture,
     )

@@ -27,6 +27,7 @@ from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
 from tfmem.inference import BODIES, Input, as_shape, is_variable
 from tfmem.ir import ARG, VARIABLE, Graph, Node, Value
 
+_MAX_SOURCES = 500
 _LOOP_OPS = frozenset(("Enter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"))
 
 
@@ -61,7 +62,7 @@ class Captured:
       dtypes: of each node's outputs.
       library: the functions that nodes refer to, by name.
       signature: what callers see.
-      sources: traceback of the user code that made a node, where it is known.
+      sources: the line of user code that made a node, for the nodes with the largest outputs.
       bounds: values whose size depends on data (`tf.unique`, `tf.where`) with the largest shape
         they can take, which is what is counted.
       handles: each captured variable's handle when it was captured.
@@ -77,7 +78,7 @@ class Captured:
     dtypes: Mapping[str, tuple[tf.DType, ...]] = field(default_factory=dict)
     library: Mapping[str, FunctionDef] = field(default_factory=dict)
     signature: Signature | None = None
-    sources: Mapping[str, Any] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
     handles: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
 
@@ -88,8 +89,8 @@ class Captured:
         )
 
     def source(self, node: str) -> str:
-        """The line of user code that made a node, as ``file:line``; "" where it is not known."""
-        return _user_line(self.sources.get(node))
+        """The line of user code that made a large node, as ``file:line``; "" if not known."""
+        return self.sources.get(node, "")
 
 
 def capture(
@@ -130,8 +131,7 @@ def capture(
         tuple(graphdefs.parse_value(t.name) for t in concrete.outputs),
     )
     bodies = {n.name: reader.bodies(n) for n in nodes if n.op in BODIES}
-    sources = {op.name: op.traceback for op in concrete.graph.get_operations()}
-    _refuse_unknown(reader.unknown, _plain_name(concrete.name), sources)
+    _refuse_unknown(reader.unknown, concrete)
     return Captured(
         graph=graph,
         bodies=bodies,
@@ -143,7 +143,7 @@ def capture(
         dtypes=inference.dtypes_of(sized, inputs),
         library={f.signature.name: f for f in graph_def.library.function},
         signature=_signature_of(concrete),
-        sources=sources,
+        sources=_sources(graph, concrete),
         bounds={v: shape for v, shape in fixed.items() if reader.is_bounded(v)},
         handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
     )
@@ -345,27 +345,38 @@ def _is_resource(node: NodeDef) -> bool:
 # Errors.
 
 
-def _user_line(traceback: Any) -> str:
-    """The innermost frame outside TensorFlow and Keras, as ``file:line``; "" if there is none."""
-    for frame in reversed(list(traceback or ())):
+def _sources(graph: Graph, concrete: Any) -> dict[str, str]:
+    """Lines of user code of the largest nodes; to look up one takes 50 microseconds."""
+    largest = sorted(graph.nodes, key=lambda n: max(n.nbytes, default=0), reverse=True)
+    operations = {op.name: op for op in concrete.graph.get_operations()}
+    names = [node.name for node in largest if node.name in operations][:_MAX_SOURCES]
+    return {name: _user_line(operations[name]) for name in names}
+
+
+def _user_line(operation: Any) -> str:
+    """The innermost frame outside TensorFlow and Keras, as ``file:line``; "" if there is none.
+
+    TensorFlow's object for the traceback must not outlive the graph: its address is used again for
+    the next one, and creating an op then fails.
+    """
+    for frame in reversed(operation.traceback.get_user_frames()):
         path = frame.filename.replace("\\", "/")
         if not any(part in path for part in ("/tensorflow/", "/keras/", "/tf_keras/", "<")):
             return f"{frame.filename}:{frame.lineno}"
     return ""
 
 
-def _refuse_unknown(
-    unknown: Sequence[tuple[Value, str]], function: str, sources: Mapping[str, Any]
-) -> None:
+def _refuse_unknown(unknown: Sequence[tuple[Value, str]], concrete: Any) -> None:
     if not unknown:
         return
+    operations = {op.name: op for op in concrete.graph.get_operations()}
     named = []
     for value, op in unknown[:5]:
-        line = _user_line(sources.get(value.node))
+        line = _user_line(operations[value.node]) if value.node in operations else ""
         named.append(f"{value} ({op}{', ' + line if line else ''})")
     more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
     raise UnsupportedFunctionError(
-        f"{function}: the size of {', '.join(named)}{more} is not known before the step runs; "
-        "fix the shapes, for example with dataset.batch(n, drop_remainder=True), tf.ensure_shape, "
-        "or an input_signature without None"
+        f"{_plain_name(concrete.name)}: the size of {', '.join(named)}{more} is not known before "
+        "the step runs; fix the shapes, for example with dataset.batch(n, drop_remainder=True), "
+        "tf.ensure_shape, or an input_signature without None"
     )
