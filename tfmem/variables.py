@@ -46,8 +46,9 @@ def move_variables(variables: Sequence[Any], device: str) -> None:
     """Moves existing variables to another device: all of them, or on failure none.
 
     Values, names and Python identity stay; checkpoints save and restore them as before. The memory
-    on the old device is freed. A function traced before the move that uses one of them raises
-    `tf.errors.InvalidArgumentError` (naming this module) when it is called; make it anew.
+    on the old device is freed. A function traced before the move that uses one of them raises when
+    it is called (`tf.errors.FailedPreconditionError` where it reads, `InvalidArgumentError` where
+    it writes; both name the dead variable); make that function anew.
     Large variables cross to another process in pieces, so no second copy is made here.
 
     Args:
