@@ -223,6 +223,19 @@ def test_grappler_has_run_and_calls_are_inlined():
     assert not [node for node in captured.graph.nodes if "Call" in node.op]
 
 
+def test_grappler_fuses_inside_loops():
+    weight = tf.Variable(matrix(0, 8, 8))
+
+    @tf.function
+    def step(x):
+        for _ in tf.range(3):
+            x = tf.nn.relu(tf.nn.bias_add(x @ weight, tf.ones([8])))
+        return x
+
+    (bodies,) = captured_from(step, matrix(0, 4, 8)).bodies.values()
+    assert "_FusedMatMul" in {node.op for node in bodies[1].nodes}
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_compiled_functions_are_refused(nested):
     @tf.function(jit_compile=True)

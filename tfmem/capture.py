@@ -267,9 +267,15 @@ def _run_grappler(
     graph_def.CopyFrom(concrete.graph.as_graph_def())
     by_name = {item.name: item for item in inputs}
     for node in graph_def.node:
-        node.device = places[node.name] if node.name in by_name else _merged(node.device, device)
+        node.device = (
+            places[node.name]
+            if node.name in by_name
+            else graphdefs.merged_device(node.device, device)
+        )
         if node.name in by_name and node.op != "Placeholder":
             _make_placeholder(node, by_name[node.name])  # a small captured tensor is a Const here
+
+    _place_bodies(graph_def, device)
 
     names = [item.name for item in inputs] + [t.name for t in concrete.outputs]
     names += [op.name for op in concrete.graph.control_outputs]
@@ -281,6 +287,28 @@ def _run_grappler(
             "call tf.compat.v1.enable_control_flow_v2() before it is traced"
         )
     return optimized
+
+
+def _place_bodies(graph_def: GraphDef, device: str) -> None:
+    """Gives nodes of loops and branches the device, without which Grappler fuses none of them.
+
+    What uses a resource stays open: it goes where the resource is when the function runs.
+    """
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    waiting = list(graph_def.node)
+    while waiting:
+        node = waiting.pop()
+        for attr in BODIES.get(node.op, ()):
+            value = node.attr[attr]
+            for called in value.list.func or (value.func,):
+                if (function := functions.pop(called.name, None)) is None:
+                    continue
+                resource = tf.resource.as_datatype_enum
+                handles = {a.name for a in function.signature.input_arg if a.type == resource}
+                for inner in function.node_def:
+                    if handles.isdisjoint(inner.input) and inner.op not in BODIES:
+                        inner.device = graphdefs.merged_device(inner.device, device)
+                waiting += function.node_def
 
 
 def _grappler_config() -> Any:
@@ -304,16 +332,6 @@ def _make_placeholder(node: NodeDef, item: Input) -> None:
     node.attr["shape"].shape.CopyFrom(tf.TensorShape(item.shape).as_proto())
 
 
-def _merged(explicit: str, device: str, cache: dict[tuple[str, str], str] = {}) -> str:  # noqa: B006
-    """The user's device, with what it leaves open taken from `device`."""
-    if not explicit:
-        return device
-    if (explicit, device) not in cache:
-        base, asked = tf.DeviceSpec.from_string(device), tf.DeviceSpec.from_string(explicit)
-        cache[explicit, device] = base.make_merged_spec(asked).to_string()
-    return cache[explicit, device]
-
-
 def _place_nodes(
     nodes: Iterable[NodeDef], inputs: Iterable[Input], places: Mapping[str, str], device: str
 ) -> None:
@@ -328,7 +346,7 @@ def _place_nodes(
             continue
         node.attr.pop("_class", None)
         node.attr.pop("_output_shapes", None)
-        node.device = _merged(node.device, device)
+        node.device = graphdefs.merged_device(node.device, device)
         if node.op not in BODIES:
             for source in node.input:
                 if (place := resource_place.get(source.partition(":")[0])) is not None:

@@ -24,6 +24,16 @@ def parse_value(name: str) -> Value:
     return Value(node, int(index or 0))
 
 
+def merged_device(explicit: str, device: str, cache: dict[tuple[str, str], str] = {}) -> str:  # noqa: B006
+    """The user's device, with what it leaves open taken from `device`."""
+    if not explicit:
+        return device
+    if (explicit, device) not in cache:
+        base, asked = tf.DeviceSpec.from_string(device), tf.DeviceSpec.from_string(explicit)
+        cache[explicit, device] = base.make_merged_spec(asked).to_string()
+    return cache[explicit, device]
+
+
 def program_order(graph_def: GraphDef, names: Iterable[str]) -> list[NodeDef]:
     """The nodes in a topological order, close to that in which the user's code made them.
 
