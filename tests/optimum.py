@@ -6,49 +6,62 @@ Over all sets of nodes that may have run together; independent of the code that 
 from __future__ import annotations
 
 from tests.checker import IN_PLACE, VIEWS
-from tfmem.ir import Graph, Node, Value
+from tfmem.ir import Graph, Value
 
 
-def least_peak(graph: Graph) -> int:  # noqa: C901 - three small functions share the tables
-    """Bytes on the device at the least peak, function inputs included."""
-    root: dict[Value, Value] = {}
-    for node in graph.nodes:
-        for value in node.values:
-            root[value] = root[node.inputs[0]] if node.op in VIEWS else value
-    kept = {root[value] for value in graph.outputs}
-    kept |= {Value(node.name) for node in graph.nodes if node.is_input}
-    readers: dict[Value, set[str]] = {value: set() for value in root.values()}
-    for node in graph.nodes:
-        for value in node.inputs:
-            readers[root[value]].add(node.name)
-    nodes = [node for node in graph.nodes if not node.is_input]
-    done = frozenset(node.name for node in graph.nodes if node.is_input)
+class Problem:
+    """A graph with sets of nodes as bit masks."""
 
-    def needed(value: Value, ran: frozenset[str]) -> bool:
-        return value in kept or not readers[value] <= ran
+    def __init__(self, graph: Graph) -> None:
+        self.nodes = [node for node in graph.nodes if not node.is_input]
+        bit = {node.name: 1 << i for i, node in enumerate(self.nodes)}
+        self.before = [sum({bit.get(p, 0) for p in n.predecessors}) for n in self.nodes]
+        root: dict[Value, Value] = {}
+        for node in graph.nodes:
+            for value in node.values:
+                root[value] = root[node.inputs[0]] if node.op in VIEWS else value
+        self.reads = [[root[value] for value in node.inputs] for node in self.nodes]
+        self.readers = dict.fromkeys(root.values(), 0)
+        for node, reads in zip(self.nodes, self.reads, strict=True):
+            for value in reads:
+                self.readers[value] |= bit[node.name]
+        self.kept = {root[v] for v in graph.outputs} | {v for v in root if v.node not in bit}
+        self.maker = {value: bit.get(value.node, 0) for value in self.readers}
+        self.size = {value: graph.nbytes(value) for value in self.readers}
 
-    def alive(ran: frozenset[str]) -> int:
-        made = (v for v in readers if v.node in ran and needed(v, ran))
-        return sum(graph.nbytes(value) for value in made)
+    def alive(self, ran: int) -> int:
+        """Bytes alive once these nodes have run."""
+        return sum(
+            size
+            for value, size in self.size.items()
+            if self.maker[value] & ran == self.maker[value]
+            and (value in self.kept or self.readers[value] & ~ran)
+        )
 
-    def during(node: Node, ran: frozenset[str]) -> int:
-        fresh = 0 if node.op in VIEWS else sum(node.nbytes)
-        read = [root[value] for value in node.inputs]
+    def fresh(self, index: int, ran: int) -> int:
+        """Bytes that a node needs anew after these have run."""
+        node, reads = self.nodes[index], self.reads[index]
+        if node.op in VIEWS:
+            return 0
         for i in IN_PLACE.get(node.op, ()):
-            alone = read.count(read[i]) == 1 and readers[read[i]] - ran == {node.name}
-            if alone and read[i] not in kept and graph.nbytes(read[i]) == fresh:
+            is_alone = reads.count(reads[i]) == 1 and self.readers[reads[i]] & ~ran == 1 << index
+            if is_alone and reads[i] not in self.kept and self.size[reads[i]] == node.nbytes[0]:
                 return 0
-        return fresh
+        return sum(node.nbytes)
 
-    best = {done: alive(done)}
-    for _ in nodes:
-        longer: dict[frozenset[str], int] = {}
+
+def least_peak(graph: Graph) -> int:
+    """Bytes on the device at the least peak, function inputs included."""
+    problem = Problem(graph)
+    best = {0: problem.alive(0)}
+    for _ in problem.nodes:
+        longer: dict[int, int] = {}
         for ran, peak in best.items():
-            now = alive(ran)
-            for node in nodes:
-                if node.name not in ran and ran.issuperset(node.predecessors):
-                    after = ran | {node.name}
-                    reached = max(peak, now + during(node, ran))
+            now = problem.alive(ran)
+            for index, before in enumerate(problem.before):
+                after = ran | 1 << index
+                if after != ran and not before & ~ran:
+                    reached = max(peak, now + problem.fresh(index, ran))
                     longer[after] = min(longer.get(after, reached), reached)
         best = longer
     return min(best.values())

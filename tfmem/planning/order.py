@@ -77,7 +77,8 @@ def _search(model: Pressure, plain: Iterable[list[int]]) -> list[int]:
     candidates = [*plain, _demand(form)]  # A
     candidates.append(forwards(model, candidates[0], UNBOUNDED, greedy=True))
     swept = [_sweep(model, _inputs_first(form, order)) for order in candidates]  # B
-    best, sets = min(swept, key=lambda order: max(model.timeline(order), default=0)), _SETS
+    best = min(swept, key=lambda order: max(model.timeline(order), default=0))
+    sets = _SETS if best else 0
     while sets > 0:  # C
         before = max(model.timeline(best), default=0)
         best, sets = _search_windows(model, best, sets)
