@@ -73,7 +73,8 @@ class Pressure:
             after = during = alive
             for buffer in self.makes[node]:
                 pending = left[buffer] - (node in self.readers[buffer] if ghost[buffer] else 0)
-                if buffer != taken and (left[buffer] or not ghost[buffer]):
+                is_made = left[buffer] or stays[buffer] or not ghost[buffer]
+                if buffer != taken and is_made:
                     during += size[buffer]
                 if pending or stays[buffer]:
                     after += size[buffer]

@@ -122,7 +122,7 @@ class _Forwards:
                 taken = output
                 break
         for b in model.makes[node]:
-            if b != taken and (self.left[b] or not model.is_ghost[b]):
+            if b != taken and (self.left[b] or model.stays[b] or not model.is_ghost[b]):
                 needs += model.size[b]
         return needs
 
@@ -140,7 +140,7 @@ class _Forwards:
                 self._drop(model.maker[b], model.size[b])
         for b in model.makes[node]:
             self.is_alive[b] = True
-            if self.left[b] == 1 and model.is_ghost[b]:
+            if self.left[b] == 1 and model.is_ghost[b] and not model.stays[b]:
                 self._drop(self.last[b], model.size[b])
         for follower in model.graph.successors[node]:
             self.waiting[follower] -= 1
@@ -150,7 +150,7 @@ class _Forwards:
     def _is_spared(self, ghost: int) -> bool:
         """Whether its maker, an update that has not run, just stopped having to make a ghost."""
         own = self.model.maker[ghost] in self.model.readers[ghost]
-        return self.left[ghost] == int(own)
+        return self.left[ghost] == int(own) and not self.model.stays[ghost]
 
     def _drop(self, node: int, nbytes: int) -> None:
         """A node that will release these bytes when it runs, or need not make them."""
@@ -235,7 +235,8 @@ class _Backwards:
                 taken = output
                 break
         for b in model.makes[node]:
-            if b != taken and (self.later[b] or not model.is_ghost[b]):
+            is_made = self.later[b] or model.stays[b] or node in model.readers[b]
+            if b != taken and (is_made or not model.is_ghost[b]):
                 needs += model.size[b]
         return needs
 
@@ -268,7 +269,7 @@ class _Backwards:
 
     def _pass_ghost(self, b: int, node: int) -> None:
         """The update is taken: readers before it read the variable and release nothing."""
-        if not self.later[b]:
+        if not self.later[b] and not self.model.stays[b]:
             for reader in self.model.readers[b]:
                 if reader != node:
                     self._raise(reader, self.model.size[b])

@@ -1,0 +1,101 @@
+"""Costs: seconds from sizes, workspaces from shapes, loops and branches from their bodies."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfmem.costs import Costs, static_costs
+from tfmem.shapes import Call
+from tfmem.text import parse
+from tfmem.workspace import workspace
+
+GRAPH = parse("""
+    x = _Arg() [1024] @/device:CPU:0
+    a = MatMul(x:0, x:0) [2048] @/device:CPU:0
+    w = While(a:0, x:0) [2048, 1024] @/device:CPU:0
+    return w:0""")
+
+
+def test_seconds_come_from_operations_or_from_bytes() -> None:
+    slow = static_costs(GRAPH, flops={"a": 1e12}, device="/device:CPU:0")
+    fast = static_costs(GRAPH, flops={"a": 1e12}, device="/device:GPU:0")
+    assert slow.seconds["a"] > fast.seconds["a"] > fast.seconds["w"] > 0
+    assert "x" not in slow.seconds
+    assert fast.to_host > slow.to_host
+
+
+def test_sizes_are_rounded_up() -> None:
+    assert [Costs().allocated(n) for n in (0, 1, 256, 257)] == [0, 256, 256, 512]
+
+
+def test_a_loop_is_charged_what_its_body_takes_beside_its_inputs_and_outputs() -> None:
+    """The loop's variable i is a buffer of its own from the second turn on, x is handed on."""
+    body = parse("""
+        i = _Arg() [2048] @/device:CPU:0
+        x = _Arg() [1024] @/device:CPU:0
+        h = MatMul(i:0, x:0) [4096] @/device:CPU:0
+        j = MatMul(h:0) [2048] @/device:CPU:0
+        return j:0, x:0""")
+    costs = static_costs(GRAPH, flops={}, bodies={"w": (body,)}, device="/device:CPU:0")
+    assert costs.workspace["w"] == (2048 + 1024 + 4096 + 2048) - 1024 - (2048 + 1024)
+    branch = parse(str(GRAPH).replace("While", "If"))
+    costs = static_costs(branch, flops={}, bodies={"w": (body,)}, device="/device:CPU:0")
+    assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
+    costs = static_costs(
+        branch, flops={}, bodies={"w": (body,)}, workspace={"h": 512}, device="/device:CPU:0"
+    )
+    assert costs.workspace == {"h": 512, "w": 4096 + 2048 - (2048 + 1024)}
+
+
+# (equation, shapes, result, measured megabytes held beside operands and result; float32)
+EINSUMS = [
+    ("bij,bjk->bik", [(32, 256, 256), (32, 256, 256)], (32, 256, 256), 0),
+    ("bthd,bshd->bhts", [(16, 128, 8, 64)] * 2, (16, 8, 128, 128), 8),
+    ("bhts,bshd->bthd", [(16, 8, 128, 128), (16, 128, 8, 64)], (16, 128, 8, 64), 8),
+    ("gsm,gsec->egcm", [(2, 512, 256), (2, 512, 8, 128)], (8, 2, 128, 256), 2),
+    ("egcm,emh->egch", [(8, 2, 160, 256), (8, 256, 1024)], (8, 2, 160, 1024), 0),
+    ("gsec,egcm->gsm", [(2, 512, 8, 128), (8, 2, 128, 256)], (2, 512, 256), 2),
+    ("ij->ji", [(1024, 1024)], (1024, 1024), 0),
+    ("ij->i", [(1024, 1024)], (1024,), 0),
+]
+
+
+@pytest.mark.parametrize(("equation", "inputs", "out", "megabytes"), EINSUMS)
+def test_an_einsum_copies_what_stands_the_wrong_way_round(
+    equation: str, inputs: list[tuple[int, ...]], out: tuple[int, ...], megabytes: int
+) -> None:
+    call = Call("Einsum", inputs, [out], 4, {"equation": equation})
+    assert workspace(call) == megabytes * 2**20
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "is_copied"),
+    [
+        ((1024, 2048), (0,), False),
+        ((64, 32, 1024), (0, 2), False),
+        ((64, 32, 1024), (1,), False),
+        ((64, 32, 32, 32), (0, 2), True),
+        ((64, 32, 32, 32), (1, -1), True),
+        ((64, 32, 32, 32), (0, 1, 2), False),
+        ((64, 1, 32, 32), (0, 2), False),
+    ],
+)
+def test_a_reduction_over_scattered_axes_transposes_first(
+    shape: tuple[int, ...], axes: tuple[int, ...], is_copied: bool
+) -> None:
+    call = Call("Sum", [shape, (len(axes),)], [()], 4, {}, {1: axes})
+    count = 4
+    for size in shape:
+        count *= size
+    assert workspace(call) == (count if is_copied else 0)
+
+
+def test_pooling_keeps_where_its_maxima_were() -> None:
+    small, large = (64, 16, 16, 32), (64, 32, 32, 32)
+    assert workspace(Call("MaxPool", [large], [small])) == 2**19
+    assert workspace(Call("MaxPoolGrad", [large, small, small], [large])) == 6 * 2**20
+
+
+def test_unknown_shapes_and_other_ops_have_none() -> None:
+    assert workspace(Call("Einsum", [None, (2,)], [(2,)], 4, {"equation": "ij,j->i"})) == 0
+    assert workspace(Call("MatMul", [(2, 2), (2, 2)], [(2, 2)])) == 0
