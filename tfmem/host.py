@@ -209,7 +209,16 @@ def guard() -> Iterator[None]:
         explained = explain_failure(error)
         if explained is None:
             raise
+        clear_errors()
         raise explained from error
+
+
+def clear_errors() -> None:
+    """Lets the host process go on after an error: until then it would free nothing."""
+    import tensorflow as tf
+
+    if running() is not None:  # on one that is gone this would wait for ever
+        tf.experimental.async_clear_error()
 
 
 def explain_failure(error: BaseException) -> HostMemoryError | None:
@@ -222,14 +231,18 @@ def explain_failure(error: BaseException) -> HostMemoryError | None:
     if isinstance(error, tf.errors.ResourceExhaustedError):
         full = re.search(r"on (/job:(?!localhost/)\S+) by allocator", message)
         return _full(full[1], message) if full else None
+    if "Unable to parse tensor proto" in message:  # it had no memory for a tensor that it was sent
+        return _full(DEVICE, message)
     interrupted = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
     if not isinstance(error, interrupted) and not _LOST.search(message):
         return None
     if _running is not None and _has_ended(_running):
         return HostMemoryError(
             f"{_running.obituary()}\nVariables on the local device are intact, those on the host "
-            "are lost. Leave the host_process block, enter a new one, and restore a checkpoint; if "
-            "the host was killed for want of memory, free some or move less"
+            "are lost. Leave the host_process block, enter a new one, and restore a checkpoint. If "
+            "it was killed for want of memory, or (SIGSEGV, for which TensorFlow knows no better "
+            f"way) received a tensor beyond its limit of {_running.limit_bytes:,} bytes, raise "
+            "memory_limit or move less to it"
         )
     remote = re.search(r"/job:(?!localhost/)\w+/replica:\d+/task:\d+(/device:\w+:\d+)?", message)
     if remote is None:

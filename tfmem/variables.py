@@ -65,13 +65,18 @@ def move_variables(variables: Sequence[Any], device: str) -> None:
     target = measure.full_device_name(device)
     found = {id(plain): plain for plain in map(_plain, variables)}
     away = [plain for plain in found.values() if measure.full_device_name(plain.device) != target]
+    twins: list[Any] = []  # not a comprehension: they must outlive an error until it is cleared
     try:
-        twins = [_twin(variable, target) for variable in away]
+        for variable in away:
+            twins.append(_twin(variable, target))
     except tf.errors.OpError as error:
-        raise host_module.explain_failure(error) or Error(
+        explained = host_module.explain_failure(error) or Error(
             f"cannot move variables to {target} ({type(error).__name__}: {error.message}); "
             "they are where they were: move fewer, or free memory there"
-        ) from error
+        )
+        host_module.clear_errors()
+        twins.clear()
+        raise explained from error.with_traceback(None)  # its frames hold what was copied
     if away:
         _exchange(away, twins)
 
