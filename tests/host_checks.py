@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import threading
 import time
@@ -64,8 +65,10 @@ def life() -> dict[str, Any]:
     return facts
 
 
-def listening(child: int) -> list[str]:
-    """Local addresses that this process and its child listen on."""
+def listening(child: int) -> list[str] | None:
+    """Local addresses that this process and its child listen on; None where `ss` is missing."""
+    if shutil.which("ss") is None:
+        return None
     lines = subprocess.run(["ss", "-ltnp"], capture_output=True, text=True, check=True).stdout
     ours = re.compile(rf"pid=({os.getpid()}|{child}),")
     return [line.split()[3] for line in lines.splitlines() if ours.search(line)]

@@ -44,6 +44,8 @@ def test_one_host_process_is_shared_by_nested_blocks(life):
 
 
 def test_both_servers_listen_on_the_loopback_interface_only(life):
+    if life["listening"] is None:
+        pytest.skip("needs ss, of iproute2")
     assert len(life["listening"]) == 2
     assert all(address.startswith("*%lo:") for address in life["listening"])
 
