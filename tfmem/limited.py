@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tfmem import measure
 from tfmem.errors import Error
 
-_MIB = 2**20
 _RUN = "import sys; del sys.path[0]; from tfmem.limited import main; main()"
 
 Status = Literal["ok", "out_of_memory", "error", "crashed", "timeout"]
@@ -76,14 +76,14 @@ def run_limited(
     Raises:
       tfmem.Error: the target cannot be named, or the limit is less than 1 MiB.
     """
-    limit_mib = limit_bytes // _MIB
+    limit_mib = limit_bytes // measure.MIB
     if limit_mib < 1:
         raise Error(f"limit_bytes={limit_bytes} is less than 1 MiB; give the limit in bytes")
     with tempfile.TemporaryDirectory(prefix="tfmem-limited-") as folder:
         job = {"target": _name(target), "args": args, "reserve": reserve}
         job |= {"gpu_limit_mib": limit_mib if gpu else None, "answer": f"{folder}/answer.json"}
         variables = _environment(limit_mib, gpu, environment or {})
-        return _run(json.dumps(job), Path(folder), variables, limit_mib * _MIB, timeout)
+        return _run(json.dumps(job), Path(folder), variables, limit_mib * measure.MIB, timeout)
 
 
 def _run(
@@ -164,10 +164,8 @@ def main() -> None:
     job = json.loads(sys.argv[1])
     try:
         if job["gpu_limit_mib"] is not None:
-            _limit_gpu(job["gpu_limit_mib"])
+            measure.limit_gpu(job["gpu_limit_mib"])
         if job["reserve"]:
-            from tfmem import measure
-
             measure.claim_memory()
         answer = {"status": "ok", "result": _call(job["target"], job["args"]), "error": ""}
         text = json.dumps(answer)
@@ -213,13 +211,3 @@ def is_out_of_memory(error: BaseException) -> bool:
             return True
         seen = seen.__cause__ or seen.__context__
     return False
-
-
-def _limit_gpu(limit_mib: int) -> None:
-    import tensorflow as tf
-
-    gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
-        raise Error("there is no GPU to limit; leave gpu=False to limit CPU:0")
-    limit = tf.config.LogicalDeviceConfiguration(memory_limit=limit_mib)
-    tf.config.set_logical_device_configuration(gpus[0], [limit])

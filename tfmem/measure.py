@@ -220,6 +220,26 @@ def claim_memory(device: str | None = None) -> None:
     tf.config.experimental.reset_memory_stats(_short(name))
 
 
+def limit_gpu(limit_mib: int) -> None:
+    """Limits GPU:0 to so many MiB; before TensorFlow has used it.
+
+    Raises:
+      tfmem.Error: there is no GPU, or TensorFlow has used it already.
+    """
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        raise Error("there is no GPU to limit; limit CPU:0 instead (gpu=False)")
+    limit = tf.config.LogicalDeviceConfiguration(memory_limit=limit_mib)
+    try:
+        tf.config.set_logical_device_configuration(gpus[0], [limit])
+    except RuntimeError as error:
+        raise Error(
+            f"GPU:0 can no longer be limited ({error}); do it before anything else"
+        ) from error
+
+
 def _canonical(device: str) -> str:
     import tensorflow as tf
 
