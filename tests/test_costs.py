@@ -42,9 +42,13 @@ def test_a_loop_is_charged_what_its_body_takes_beside_its_inputs_and_outputs() -
     costs = static_costs(branch, flops={}, bodies={"w": (body,)}, device="/device:CPU:0")
     assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
     costs = static_costs(
-        branch, flops={}, bodies={"w": (body,)}, workspace={"h": 512}, device="/device:CPU:0"
+        branch, flops={}, bodies={"w": (body,)}, workspace={"w/h": 512}, device="/device:CPU:0"
     )
-    assert costs.workspace == {"h": 512, "w": 4096 + 2048 - (2048 + 1024)}
+    assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
+    costs = static_costs(
+        branch, flops={}, bodies={"w": (body,)}, workspace={"w/h": 4096}, device="/device:CPU:0"
+    )
+    assert costs.workspace["w"] == 4096 + 4096 - (2048 + 1024)
 
 
 # (equation, shapes, result, measured megabytes held beside operands and result; float32)

@@ -60,8 +60,8 @@ def static_costs(
       graph: what is priced.
       flops: floating-point operations of the nodes that have many; the others move bytes only.
       bodies: function bodies of While, If and Case nodes; the largest is the node's workspace.
-      workspace: bytes that kernels hold while they run (see `workspace.workspace`), also of nodes
-        in bodies.
+      workspace: bytes that kernels hold while they run (see `workspace.workspace`), of nodes in
+        bodies as "caller/node".
       device: full name of the device.
     """
     flop_rate, byte_rate, start, link, latency = _RATES["GPU" if "GPU" in device else "CPU"]
@@ -88,7 +88,7 @@ def _body_bytes(node: Node, functions: tuple[Graph, ...], scratch: Mapping[str, 
     for body in functions:
         steps = program(body, Plan())
         timeline = lifetimes(steps, GRANULARITY).timeline()
-        held = [scratch.get(body_node, 0) for body_node in steps.names]
+        held = [scratch.get(f"{node.name}/{inner}", 0) for inner in steps.names]
         own = int((timeline + np.array(held or [0], np.int64)).max())
         for argument in body.nodes:
             is_same = not node.op.endswith("While") or Value(argument.name) in body.outputs

@@ -55,6 +55,11 @@ class Lifetimes:
     on_host: npt.NDArray[np.bool_]
     takeovers: Mapping[int, Sequence[tuple[int, int]]]
 
+    def is_input(self, buffer: int) -> bool:
+        """Whether a buffer was there before the step: a function input's or a variable's."""
+        form, number = self.program.graph, int(self.owner[buffer])
+        return number < len(form.producer) and form.is_input[form.producer[number]]
+
     def timeline(self, *, host: bool = False) -> Array:
         """Bytes resident at each position, on the device or on the host; one position at least."""
         length = max(1, len(self.program.order))

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfmem import liveness
+from tfmem.allocator import Allocation, replay
 from tfmem.costs import Costs
 from tfmem.ir import Graph, Value
 from tfmem.plan import Plan
@@ -77,6 +78,24 @@ def simulate(graph: Graph, costs: Costs, plan: Plan) -> Simulation:
         order=steps.names,
         window_peak_bytes=bound,
     )
+
+
+def allocate(graph: Graph, costs: Costs, plan: Plan, *, limit: int | None = None) -> Allocation:
+    """A plan replayed in TensorFlow's allocator: `simulate`'s peak plus the padding of chunks.
+
+    This is what is measured, but it jumps with where things happen to lie: predict with it, and
+    compare plans by `simulate`.
+
+    Args:
+      graph: the captured graph.
+      costs: as for `simulate`.
+      plan: the plan.
+      limit: hard limit of the allocator in bytes; None if it may grow.
+    """
+    steps = program(graph, plan)
+    held, _ = _clocks(steps, costs)
+    lifetimes = liveness.lifetimes(steps, costs.granularity, held)
+    return replay(lifetimes, _workspace(steps, costs), limit=limit)
 
 
 def _workspace(steps: Program, costs: Costs) -> Array:
