@@ -29,7 +29,7 @@ from models.table import (
     show_seconds,
     table,
 )
-from models.train import MODELS, MODES, Row, Setting, limit_memory, load, print_step, train
+from models.train import MODELS, MODES, Row, Setting, limit_memory, load, train
 from tfmem.budget import parse_bytes
 from tfmem.limited import run_limited
 
@@ -274,7 +274,7 @@ def _setting(model: str, steps: int) -> Setting:
 def _run(model: str) -> None:
     setting = _setting(model, steps=5)
     limit_memory(setting.limit)
-    record(train(setting, print_step))
+    record(train(setting, print))
 
 
 def _capacity(model: str) -> None:

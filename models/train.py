@@ -37,7 +37,7 @@ TECHNIQUES = {
     "order+swap+place": ("order", "swap", "place"),
     "tfmem": None,
 }
-"""What tfmem may do in each of its modes; None leaves it all that applies."""
+"""What tfmem does in each of its modes, needed or not; None leaves it to the budget."""
 
 MODES = ("plain", *TECHNIQUES)
 """How a model can be trained; "plain" is TensorFlow as it is."""
@@ -88,8 +88,12 @@ class Step:
     seconds: float
     tokens: int
 
+    def __str__(self) -> str:
+        rate = self.tokens / self.seconds
+        return f"step {self.number:4d}   loss {self.loss:.4f}   {rate:8.0f} tokens/s"
 
-OnStep = Callable[[Step], None]
+
+OnStep = Callable[[Step], object]
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,9 @@ class Setting:
       starts_on_host: whether large variables are made on the host in the first place, for models
         whose variables alone are too large for the device.
       save: path of an .npz file that takes all variables after the last step; "" for none.
+      timeline: path of an .npz file that takes the plan's simulation, bytes on the device over a
+        step `before` and `after`; "" for none. Nothing is written in plain mode.
+      log: path of a file that takes a line about each step; "" for none.
     """
 
     model: str
@@ -120,6 +127,8 @@ class Setting:
     host_process: bool = False
     starts_on_host: bool = False
     save: str = ""
+    timeline: str = ""
+    log: str = ""
 
     def make_config(self) -> Any:
         """The model's configuration with the changes made."""
@@ -170,7 +179,11 @@ def train(setting: Setting, on_step: OnStep | None = None) -> Row:
 
 def train_alone(setting: dict[str, Any]) -> dict[str, Any]:
     """`train` for another process to call: fields of a `Setting` in, fields of the `Row` out."""
-    return dataclasses.asdict(train(Setting(**setting)))
+    made = Setting(**setting)
+    if not made.log:
+        return dataclasses.asdict(train(made))
+    with open(made.log, "w", encoding="utf-8") as log:
+        return dataclasses.asdict(train(made, lambda step: print(step, file=log, flush=True)))
 
 
 def _train(
@@ -224,10 +237,17 @@ def _prepare(
     if setting.mode == "plain":
         return function.get_concrete_function(*batch), None
     optimized = tfmem.optimize(
-        function, budget=setting.budget, host=host, techniques=TECHNIQUES[setting.mode]
+        function,
+        budget=setting.budget,
+        host=host,
+        techniques=TECHNIQUES[setting.mode],
+        strategy=None if setting.mode == "tfmem" else tfmem.TensorFlowMem(),
     )
     optimized.get_concrete_function(*batch)
-    return optimized, optimized.report(*batch).plan.peak_bytes
+    report = optimized.report(*batch)
+    if setting.timeline:
+        np.savez(setting.timeline, before=report.baseline_timeline, after=report.timeline)
+    return optimized, report.plan.peak_bytes
 
 
 def describe(error: Exception) -> str:
@@ -268,7 +288,7 @@ def _main(name: str) -> None:
         starts_on_host=values.starts_on_host,
     )
     limit_memory(setting.limit)
-    row = train(setting, print_step)
+    row = train(setting, print)
 
     print(f"outcome: {row.outcome}")
     if row.parameters is not None:
@@ -277,12 +297,6 @@ def _main(name: str) -> None:
     print(f"peak, predicted: {show_bytes(row.predicted_peak_bytes)}")
     if not row.has_trained:
         raise SystemExit(1)
-
-
-def print_step(step: Step) -> None:
-    """A line about a step."""
-    rate = step.tokens / step.seconds
-    print(f"step {step.number:4d}   loss {step.loss:.4f}   {rate:8.0f} tokens/s", flush=True)
 
 
 def define_config_flags(config: Any) -> None:
