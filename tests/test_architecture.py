@@ -10,7 +10,16 @@ import pytest
 import tfmem
 
 PACKAGE = Path(tfmem.__file__).parent
-TOUCHES_PRIVATE_PARTS = {"capture", "inference", "rebuild", "measure", "variables"}
+TOUCHES_PRIVATE_PARTS = {
+    "arguments",
+    "capture",
+    "graphdefs",
+    "inference",
+    "measure",
+    "rebuild",
+    "tracing",
+    "variables",
+}
 KNOWS_TENSORFLOW = TOUCHES_PRIVATE_PARTS | {"api", "signature", "host", "host_server"}
 
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tfmem import host as host_module
 from tfmem import measure, variables
+from tfmem.arguments import flat_arguments
 from tfmem.budget import format_bytes, parse_bytes
 from tfmem.capture import Captured, capture
 from tfmem.costs import Costs, static_costs
@@ -36,7 +37,7 @@ from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.rebuild import Rewritten, rebuild
 from tfmem.report import Alive, Report
 from tfmem.signature import signature_of
-from tfmem.tracing import flat_arguments, fresh, is_recorded
+from tfmem.tracing import canonical_arguments, fresh, is_recorded
 
 _log = logging.getLogger("tfmem")
 
@@ -158,7 +159,9 @@ class Optimized:
                 "pass the tf.function that it was made from"
             )
         is_function = isinstance(function, tf.types.experimental.PolymorphicFunction)
-        self.original: Any = function if is_function else tf.function(function)
+        self.original: Any = function
+        if not is_function:
+            self.original = tf.function(function)
         self._options = options
         self._entries: dict[Hashable, _Entry] = {}
         self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
@@ -185,6 +188,7 @@ class Optimized:
         if is_recorded(args, kwargs, tuple(entry.captured.variables.values())):
             self._tell_gradient()
             return self.original(*args, **kwargs)
+        args, kwargs = canonical_arguments(self.original, args, kwargs)
         with host_module.guard():
             return entry.rewritten(*args, **kwargs)
 
@@ -237,7 +241,11 @@ class Optimized:
         captured = self._capture(request, args, kwargs)
         graph = Prune()(captured.graph)
         costs = static_costs(
-            graph, flops=captured.flops, bodies=captured.bodies, device=request.device
+            graph,
+            flops=captured.flops,
+            bodies=captured.bodies,
+            workspace=captured.workspace,
+            device=request.device,
         )
         decision = _decided(graph, costs, request, self._options.strategy)
         _check_host_memory(decision.plan)
@@ -250,6 +258,7 @@ class Optimized:
             request.host if "place" in request.techniques else "", strategy.may_place
         ):
             concrete = self.original.get_concrete_function(*args, **kwargs)
+        args, kwargs = canonical_arguments(self.original, args, kwargs)
         flat = flat_arguments(concrete, args, kwargs)
         return capture(concrete, device=request.device, args=flat)
 

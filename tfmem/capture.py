@@ -78,6 +78,7 @@ class Captured:
     dtypes: Mapping[str, tuple[tf.DType, ...]] = field(default_factory=dict)
     library: Mapping[str, FunctionDef] = field(default_factory=dict)
     signature: Signature | None = None
+    workspace: Mapping[str, int] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
     handles: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
@@ -136,6 +137,7 @@ def capture(
         graph=graph,
         bodies=bodies,
         flops=reader.flops,
+        workspace=reader.workspace,
         variables={i.name: i.variable for i in inputs if i.variable is not None},
         inputs=tuple(inputs),
         control_outputs=tuple(sorted(op.name for op in concrete.graph.control_outputs)),

@@ -25,6 +25,7 @@ from tfmem.graphdefs import (
 )
 from tfmem.ir import ARG, VARIABLE, Graph, Node, Value
 from tfmem.shapes import Shape
+from tfmem.workspace import WORKSPACE_OPS, workspace
 
 FuncGraph = Any
 
@@ -229,6 +230,7 @@ class Reader:
 
     def __init__(self, graph: FuncGraph, library: Any, known: Mapping[Value, Shape]) -> None:
         self.flops: dict[str, float] = {}
+        self.workspace: dict[str, int] = {}
         self.unknown: list[tuple[Value, str]] = []
         self._graph = graph
         self._functions = {f.signature.name: f for f in library.function}
@@ -297,7 +299,8 @@ class Reader:
     def _study(self, node_def: NodeDef, op: tf.Operation) -> int | None:
         """Notes the operations of a node; returns the input whose buffer its outputs share."""
         has_flops = node_def.op in shapes.FLOP_OPS
-        if not has_flops and node_def.op not in shapes.SHARING_OPS:
+        known = has_flops or node_def.op in shapes.SHARING_OPS or node_def.op in WORKSPACE_OPS
+        if not known:
             return None
         tensors = list(op.inputs)
         constants = (
@@ -314,6 +317,8 @@ class Reader:
         )
         if count := shapes.flops(call):
             self.flops[node_def.name] = count
+        if scratch := workspace(call):
+            self.workspace[node_def.name] = scratch
         return shapes.shared_input(call)
 
     def bodies(self, node_def: NodeDef) -> tuple[Graph, ...]:
@@ -358,6 +363,7 @@ class Reader:
         name = caller.name
         self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
         self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
+        self.workspace |= {f"{name}/{node}": n for node, n in reader.workspace.items()}
         return body
 
 

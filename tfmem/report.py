@@ -61,7 +61,5 @@ class Report:
         ]
         for alive in self.alive_at_peak[:10]:
             where = f"  {alive.source}" if alive.source else ""
-            lines.append(
-                f"  {format_bytes(alive.nbytes):>12}  {alive.op:<24} {alive.value}{where}"
-            )
+            lines.append(f"  {format_bytes(alive.nbytes):>12}  {alive.op:<24} {alive.value}{where}")
         return "\n".join(lines)

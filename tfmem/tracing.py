@@ -21,19 +21,11 @@ def fresh(function: Any) -> Any:
 def canonical_arguments(
     function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of a call as a tf.function completes them: defaults filled in, arrays as tensors."""
+    """Arguments as a tf.function completes them: defaults filled in, arrays as tensors."""
     bound = function_type_utils.canonicalize_function_inputs(
         args, kwargs, function._function_type, function._default_values
     )
     return bound.args, bound.kwargs
-
-
-def flat_arguments(
-    concrete: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> list[tf.Tensor]:
-    """Canonical arguments as the tensors that a ConcreteFunction takes, captures left out."""
-    bound = concrete.function_type.bind(*args, **kwargs)
-    return list(concrete.function_type.unpack_inputs(bound))
 
 
 def is_recorded(
@@ -48,5 +40,7 @@ def is_recorded(
     shown = [variable for variable in variables if variable.trainable]
     for variable in shown:
         resource_variable_ops.variable_accessed(variable)
-    tensors = [t for t in tf.nest.flatten((args, kwargs), expand_composites=True) if tf.is_tensor(t)]
+    tensors = [
+        t for t in tf.nest.flatten((args, kwargs), expand_composites=True) if tf.is_tensor(t)
+    ]
     return bool(record.should_record_backprop([*tensors, *(v.handle for v in shown)]))

@@ -168,7 +168,7 @@ def _host_side(graph: Graph, group: list[str], core: dict[str, str]) -> set[str]
             if value.node not in inside:
                 _add_value(network, graph, value, inside, core)
     _, (host, _) = nx.minimum_cut(network, "host", "device")
-    return host & inside
+    return {name for name in group if name in host}
 
 
 def _add_value(

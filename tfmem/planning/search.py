@@ -11,7 +11,7 @@ from tfmem.errors import BudgetError
 from tfmem.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.strategy import Strategy
-from tfmem.simulate import Simulation, simulate
+from tfmem.simulate import Simulation, allocate, simulate
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,23 @@ class Request:
 
 @dataclass(frozen=True)
 class Decision:
-    """A plan with the simulations that it rests on."""
+    """A plan with the simulations that it rests on.
+
+    The simulations compare plans; the peaks that the plan predicts are those of the allocator,
+    which pads what it hands out.
+    """
 
     plan: Plan
     before: Simulation
     after: Simulation
+
+
+@dataclass(frozen=True)
+class _Original:
+    """The original function: its simulation, and its peak in the allocator."""
+
+    simulation: Simulation
+    peak_bytes: int
 
 
 def choose(graph: Graph, costs: Costs, request: Request, strategy: Strategy) -> Decision:
@@ -51,10 +63,10 @@ def choose(graph: Graph, costs: Costs, request: Request, strategy: Strategy) -> 
     Raises:
       BudgetError: no plan keeps the budget.
     """
-    before = simulate(graph, costs, Plan(device=request.device, host=request.host))
+    before = _original(graph, costs, request)
     if request.budget is not None and before.peak_bytes <= request.budget:
         reason = f"the original's peak of {format_bytes(before.peak_bytes)} is within the budget"
-        return unchanged(before, request, reason)
+        return _unchanged(before, request, reason)
     best: Decision | None = None
     for techniques in _levels(request):
         found = _decide(graph, costs, replace(request, techniques=techniques), strategy, before)
@@ -71,14 +83,20 @@ def carry_out(graph: Graph, costs: Costs, request: Request, strategy: Strategy) 
     Raises:
       BudgetError: it does not keep the budget.
     """
-    before = simulate(graph, costs, Plan(device=request.device, host=request.host))
+    before = _original(graph, costs, request)
     return _checked(_decide(graph, costs, request, strategy, before), request, before)
 
 
-def unchanged(before: Simulation, request: Request, reason: str) -> Decision:
+def _unchanged(before: _Original, request: Request, reason: str) -> Decision:
     """The plan that leaves a graph as it is, and says why."""
     plan = Plan(device=request.device, host=request.host, budget=request.budget, reason=reason)
-    return Decision(_predicted(plan, before, before), before, before)
+    plan = _predicted(plan, before, before.simulation, before.peak_bytes)
+    return Decision(plan, before.simulation, before.simulation)
+
+
+def _original(graph: Graph, costs: Costs, request: Request) -> _Original:
+    plan = Plan(device=request.device, host=request.host)
+    return _Original(simulate(graph, costs, plan), allocate(graph, costs, plan).peak_bytes)
 
 
 def _levels(request: Request) -> Iterator[frozenset[str]]:
@@ -89,7 +107,7 @@ def _levels(request: Request) -> Iterator[frozenset[str]]:
 
 
 def _decide(
-    graph: Graph, costs: Costs, request: Request, strategy: Strategy, before: Simulation
+    graph: Graph, costs: Costs, request: Request, strategy: Strategy, before: _Original
 ) -> Decision:
     plan = strategy.decide(
         graph,
@@ -99,30 +117,31 @@ def _decide(
         techniques=request.techniques,
     )
     after = simulate(graph, costs, plan)
-    plan = replace(_predicted(plan, before, after), budget=request.budget)
-    return Decision(plan, before, after)
+    peak = allocate(graph, costs, plan).peak_bytes
+    plan = replace(_predicted(plan, before, after, peak), budget=request.budget)
+    return Decision(plan, before.simulation, after)
 
 
-def _predicted(plan: Plan, before: Simulation, after: Simulation) -> Plan:
+def _predicted(plan: Plan, before: _Original, after: Simulation, peak_bytes: int) -> Plan:
     return replace(
         plan,
-        peak_bytes=after.peak_bytes,
+        peak_bytes=peak_bytes,
         baseline_peak_bytes=before.peak_bytes,
         step_seconds=after.step_seconds,
-        baseline_step_seconds=before.step_seconds,
+        baseline_step_seconds=before.simulation.step_seconds,
         host_bytes=after.host_bytes,
     )
 
 
-def _checked(found: Decision | None, request: Request, before: Simulation) -> Decision:
+def _checked(found: Decision | None, request: Request, before: _Original) -> Decision:
     if found is None or found.plan.is_noop:
-        found = unchanged(before, request, "no technique applies")
-    elif found.plan.peak_bytes >= before.peak_bytes:
+        found = _unchanged(before, request, "no technique applies")
+    elif found.after.peak_bytes >= before.simulation.peak_bytes:
         reason = (
             f"the least peak found, {format_bytes(found.plan.peak_bytes)}, is not below the "
             f"original's {format_bytes(before.peak_bytes)}"
         )
-        found = unchanged(before, request, reason)
+        found = _unchanged(before, request, reason)
     plan = found.plan
     if request.budget is not None and plan.peak_bytes > request.budget:
         raise BudgetError(_unreachable(found, request))
@@ -143,14 +162,12 @@ def _unreachable(found: Decision, request: Request) -> str:
     hint = (
         ""
         if request.host
-        else (
-            "; name a host device (tfmem.host_process() lends the memory of a second process) so that "
-            "tensors and variables can leave the device"
-        )
+        else "; name a host device, so that tensors and variables can leave the device "
+        "(tfmem.host_process() lends the memory of a second process)"
     )
     return (
-        f"the budget of {format_bytes(request.budget)} cannot be met on {request.device}: the least "
-        f"reachable peak is {format_bytes(found.plan.peak_bytes)}, made up at "
+        f"the budget of {format_bytes(request.budget)} cannot be met on {request.device}: "
+        f"the least reachable peak is {format_bytes(found.plan.peak_bytes)}, made up at "
         f"{found.after.peak_node!r} of\n{largest}\nraise the budget, allow more techniques than "
         f"{', '.join(sorted(request.techniques))}, or make the batch smaller{hint}"
     )
