@@ -116,7 +116,7 @@ def _handles(graph: Graph, node: Node) -> list[str]:
 
 def _touches_only(node: Node) -> bool:
     facts = facts_of(node.op)
-    return facts.reads is not None or facts.writes is not None
+    return facts.reads is not None or bool(facts.writes)
 
 
 def _region(graph: Graph, core: dict[str, str]) -> dict[str, bool]:

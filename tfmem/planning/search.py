@@ -148,8 +148,8 @@ def _checked(found: Decision | None, request: Request, before: _Original) -> Dec
     limit = request.max_slowdown
     if limit is not None and plan.step_seconds > limit * plan.baseline_step_seconds:
         raise BudgetError(
-            f"the plan takes {plan.step_seconds / plan.baseline_step_seconds:.2f} times the "
-            f"original's time, above max_slowdown={limit}; raise it or the budget"
+            f"a step of the plan takes {plan.step_seconds:.3g} s, the original "
+            f"{plan.baseline_step_seconds:.3g} s, above max_slowdown={limit}; raise it or the budget"
         )
     return found
 
