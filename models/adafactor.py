@@ -12,11 +12,10 @@ import tensorflow as tf
 
 _EPSILON = 1e-30  # added to squared gradients, the paper's epsilon_1
 _LEAST_SCALE = 1e-3  # least RMS of a weight that a relative step is scaled by, epsilon_2
-_CLIP = 1.0  # largest RMS of an update, the paper's d
 
 
 class Adafactor(tf.Module):
-    """Factored second moments, update clipping, and steps relative to the weights' size.
+    """Factored second moments, updates of an RMS of 1 at most, steps relative to the weights.
 
     Attributes:
       steps: how many updates were made, a variable.
@@ -59,7 +58,7 @@ class Adafactor(tf.Module):
                 if self.learning_rate is None:
                     scale = rate * tf.maximum(_LEAST_SCALE, _rms(weight))
                 update = _normalise(tf.convert_to_tensor(gradient), slots, decay)
-                weight.assign_sub(update * (scale / tf.maximum(1.0, _rms(update) / _CLIP)))
+                weight.assign_sub(update * (scale / tf.maximum(1.0, _rms(update))))
 
 
 def _make_slots(variable: tf.Variable) -> tuple[tf.Variable, ...]:

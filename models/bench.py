@@ -36,7 +36,7 @@ from tfmem.limited import run_limited
 UNLIMITED = 2**36
 """Bytes of the limit that stands for none: TensorFlow's own default for the CPU."""
 
-_COMPARED = ("plain", "order", "order+swap", "order+swap+place")
+_COMPARED = ("plain", "plain", "order", "order+swap", "order+swap+place")
 
 flags.DEFINE_string("limit", None, "Hard limit of the device's memory, as 600MB or 1GiB.")
 flags.DEFINE_string("budget", None, "Bytes tfmem may use; default: the limit, if there is one.")
@@ -132,20 +132,22 @@ def largest(probe: Callable[[int], Row], guess: int, resolution: float) -> Row |
 def compare(setting: Setting, modes: list[str], rounds: int) -> list[tuple[Row, float | None]]:
     """Each mode at one size: its row, and how far its variables are from the first mode's.
 
-    The difference is the largest of any variable, relative to that variable's largest value. With
-    several rounds, a row is the first round's with the median of the step times.
+    The difference is the largest of any variable, relative to that variable's largest value. A mode
+    named twice shows how far it is from itself. With several rounds, which interleave the modes, a
+    row is the first round's with the median of the step times.
     """
-    rows: dict[str, list[Row]] = {mode: [] for mode in modes}
-    differences: dict[str, float | None] = dict.fromkeys(modes)
+    rows: list[list[Row]] = [[] for _ in modes]
+    differences: list[float | None] = [None for _ in modes]
     with tempfile.TemporaryDirectory() as folder:
+        files = [str(Path(folder, f"{place}.npz")) for place in range(len(modes))]
         for number in range(rounds):
-            for mode in modes:
-                save = "" if number else str(Path(folder, f"{mode}.npz"))
-                one = dataclasses.replace(_in_mode(setting, mode, setting.changes), save=save)
-                rows[mode].append(record(run_alone(one)))
+            for place, mode in enumerate(modes):
+                one = _in_mode(setting, mode, setting.changes)
+                save = "" if number else files[place]
+                rows[place].append(record(run_alone(dataclasses.replace(one, save=save))))
                 if save and Path(save).exists():
-                    differences[mode] = difference(str(Path(folder, f"{modes[0]}.npz")), save)
-    return [(_median(rows[mode]), differences[mode]) for mode in modes]
+                    differences[place] = difference(files[0], save)
+    return list(zip(map(_median, rows), differences, strict=True))
 
 
 def difference(before: str, after: str) -> float | None:
