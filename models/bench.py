@@ -32,6 +32,7 @@ from models.table import (
 from models.train import MODELS, MODES, Row, Setting, limit_memory, load, train
 from tfmem.budget import parse_bytes
 from tfmem.limited import run_limited
+from tfmem.measure import claim_memory
 
 UNLIMITED = 2**36
 """Bytes of the limit that stands for none: TensorFlow's own default for the CPU."""
@@ -276,6 +277,8 @@ def _setting(model: str, steps: int) -> Setting:
 def _run(model: str) -> None:
     setting = _setting(model, steps=5)
     limit_memory(setting.limit)
+    if setting.limit:
+        claim_memory()
     record(train(setting, print))
 
 

@@ -7,6 +7,7 @@ text: the encoder sees a window of text, the decoder continues it byte by byte.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -263,14 +264,19 @@ class Weights:
         """A weight of variance 1 / fan_in; the fan-in is the last but one axis if not given."""
         seed = (self.seed, len(self.made))
         scale = (fan_in or shape[-2]) ** -0.5
-        return self._keep(tf.random.stateless_normal(shape, seed, stddev=scale), name)
+        return self._keep(
+            name, shape, lambda: tf.random.stateless_normal(shape, seed, stddev=scale)
+        )
 
     def ones(self, name: str, *shape: int) -> tf.Variable:
         """A weight that scales and starts with ones."""
-        return self._keep(tf.ones(shape), name)
+        return self._keep(name, shape, lambda: tf.ones(shape))
 
-    def _keep(self, value: tf.Tensor, name: str) -> tf.Variable:
-        self.made.append(tf.Variable(value, name=name))
+    def _keep(
+        self, name: str, shape: tuple[int, ...], initial: Callable[[], tf.Tensor]
+    ) -> tf.Variable:
+        """A variable whose initial value is computed where the variable is made."""
+        self.made.append(tf.Variable(initial, shape=shape, dtype=tf.float32, name=name))
         return self.made[-1]
 
 

@@ -288,6 +288,8 @@ def _main(name: str) -> None:
         starts_on_host=values.starts_on_host,
     )
     limit_memory(setting.limit)
+    if setting.limit:
+        measure.claim_memory()
     row = train(setting, print)
 
     print(f"outcome: {row.outcome}")
