@@ -1,0 +1,276 @@
+"""`optimize` as a drop-in: how it may be called, what it says, what it refuses."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import tensorflow as tf
+
+import tfmem
+from tests.functions import CASES
+from tests.host_checks import MIB
+from tfmem.limited import run_limited
+
+ORDER = {"techniques": ["order"], "strategy": tfmem.TensorFlowMem()}
+
+
+HALF = tf.constant(0.5)
+
+
+def wide(x, branches=6, *, scale=HALF):
+    """Branches that the executor would open all at once and an order one by one."""
+    products = [tf.matmul(x, x * float(i)) for i in range(branches)]
+    return scale * tf.add_n([tf.reduce_sum(tf.exp(-tf.abs(p))) for p in products])
+
+
+X = tf.reshape(tf.range(64.0 * 64), [64, 64]) / 4096
+
+
+def test_an_order_lowers_the_peak_and_keeps_the_numbers():
+    step = tfmem.optimize(wide, **ORDER)
+    assert step(X) == tf.function(wide)(X)
+    plan = step.plan(X)
+    assert plan.order
+    assert plan.peak_bytes < plan.baseline_peak_bytes
+    assert tfmem.Plan.from_json(plan.to_json()) == plan
+    assert hash(plan) == hash(step.plan(X))
+    assert "nodes ordered" in step.report(X).text()
+
+
+def test_it_is_called_as_the_original_was():
+    step, original = tfmem.optimize(wide, **ORDER), tf.function(wide)
+    for args, kwargs in (
+        ((X,), {}),
+        ((X, 3), {}),
+        ((X,), {"branches": 4}),
+        ((X,), {"scale": tf.constant(2.0)}),
+        ((X.numpy(),), {}),
+        ((X[:, :32] @ X[:32],), {}),
+    ):
+        assert step(*args, **kwargs) == original(*args, **kwargs)
+    with pytest.raises(TypeError):
+        step(X, wrong=1)
+
+
+def test_each_signature_has_a_plan_of_its_own():
+    step = tfmem.optimize(wide, **ORDER)
+    small, large = step.plan(X), step.plan(tf.tile(X, [2, 2]))
+    assert large.peak_bytes > 2 * small.peak_bytes
+    assert step(tf.tile(X, [2, 2])) == tf.function(wide)(tf.tile(X, [2, 2]))
+
+
+def test_decorators_with_and_without_arguments():
+    @tfmem.optimize
+    @tf.function
+    def plain(x):
+        return wide(x)
+
+    @tfmem.optimize(**ORDER)
+    def ordered(x):
+        return wide(x)
+
+    assert plain(X) == ordered(X)
+    assert ordered.__name__ == "ordered"
+
+
+def test_methods_and_modules():
+    class Model(tf.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.factor = tf.Variable(factor)
+
+        @tfmem.optimize(**ORDER)
+        @tf.function
+        def step(self, x):
+            self.factor.assign_add(1.0)
+            return self.factor * wide(x)
+
+    one, two = Model(1.0), Model(2.0)
+    assert one.step(X) * 3 == two.step(X) * 2
+    assert one.step is one.step
+    assert float(one.factor) == 2.0
+    assert len(one.variables) == 1
+
+
+def test_inside_another_function_and_as_a_concrete_one():
+    step = tfmem.optimize(wide, **ORDER)
+
+    @tf.function
+    def outer(x):
+        return step(x) + 1.0
+
+    assert outer(X) == step(X) + 1.0
+    concrete = step.get_concrete_function(X)
+    assert concrete(X, scale=tf.constant(0.5)) == step(X)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_functions_of_every_kind_run(name):
+    """Small as they are, most are left as they are; none may fail or change."""
+    plain, optimized = CASES[name](), CASES[name]()
+    step = tfmem.optimize(optimized.function, **ORDER)
+    for _ in range(2):
+        outcomes = []
+        for case, function in ((plain, plain.function), (optimized, step)):
+            args = case.renew() if case.renew else case.args
+            try:
+                result = function(*args, **case.kwargs)
+                flat = tf.nest.flatten(result, expand_composites=True)
+                outcomes.append([t.numpy().tolist() for t in flat if hasattr(t, "numpy")])
+            except tf.errors.OpError as error:
+                outcomes.append(type(error))
+            except tfmem.UnsupportedFunctionError:
+                outcomes.append(outcomes[0])
+        if name not in ("generator",):
+            assert outcomes[0] == outcomes[1]
+
+
+def test_under_a_tape_that_wants_its_gradient_the_original_runs(caplog):
+    weight = tf.Variable(2.0)
+    step = tfmem.optimize(lambda x: weight * wide(x), **ORDER)
+    caplog.set_level(logging.WARNING, "tfmem")
+    gradients = []
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = step(X)
+        gradients.append(tape.gradient(loss, weight))
+    assert gradients[0] == gradients[1] == wide(X)
+    assert len([r for r in caplog.records if "wants its gradient" in r.message]) == 1
+    with tf.GradientTape() as tape:
+        tape.watch(X)
+        assert tape.gradient(step(X), X) is not None
+
+
+def test_a_budget_above_the_peak_changes_nothing():
+    step = tfmem.optimize(wide, budget="1GiB")
+    assert step(X) == tf.function(wide)(X)
+    plan = step.plan(X)
+    assert plan.is_noop
+    assert "within the budget" in plan.reason
+    assert plan.peak_bytes == plan.baseline_peak_bytes > 0
+
+
+def test_a_budget_out_of_reach_leaves_everything_as_it_was():
+    variable = tf.Variable(tf.zeros([256, 256]))
+    function = tf.function(lambda x: variable.assign_add(x))
+    x = tf.ones([256, 256])
+    step = tfmem.optimize(function, budget="10KB")
+    with pytest.raises(tfmem.BudgetError, match="the least reachable peak is"):
+        step(x)
+    assert float(variable[0, 0]) == 0.0
+    assert float(function(x)[0, 0]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"budget": "6 pounds"}, "budget='6 pounds' is no amount of memory; write a number and"),
+        ({"budget": "GiB"}, "is no amount of memory"),
+        ({"budget": 0}, "must be more than zero bytes"),
+        ({"budget": -1}, "must be more than zero bytes"),
+        ({"budget": 1.5}, "pass an int"),
+        ({"techniques": ["sort"]}, r"techniques=\['sort'\]: unknown; choose from order, recompute"),
+        ({"max_slowdown": 0.5}, "max_slowdown=0.5: must be a factor of at least 1"),
+        ({"strategy": "fast"}, r"pass one such as tfmem.TensorFlowMem\(\)"),
+        ({"profile": "guess"}, "use one of auto, static, measured"),
+    ],
+)
+def test_bad_options_are_refused_at_once(options, message):
+    with pytest.raises(tfmem.Error, match=message):
+        tfmem.optimize(wide, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "GPU:7"}, r"there is no device 'GPU:7'; .*CPU:0"),
+        ({"device": "toaster"}, "'toaster'"),
+        ({"host": "TPU:3"}, "there is no device 'TPU:3'"),
+        ({"host": "CPU:0"}, "host='CPU:0' is the device whose memory is scarce .* nothing would"),
+    ],
+)
+def test_bad_devices_are_refused_at_the_first_call(options, message):
+    step = tfmem.optimize(wide, **options)
+    with pytest.raises(tfmem.Error, match=message):
+        step(X)
+    assert step.original(X) == tf.function(wide)(X)
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(tfmem.Error, match="cannot optimise 3: it is a int, not a function"):
+        tfmem.optimize(3)  # type: ignore[call-overload]
+    with pytest.raises(tfmem.Error, match="optimised already"):
+        tfmem.optimize(tfmem.optimize(wide))
+    with pytest.raises(tfmem.Error, match="cannot optimise a ConcreteFunction"):
+        tfmem.optimize(tf.function(wide).get_concrete_function(X))
+
+
+def test_compiled_functions_are_refused_and_still_run():
+    step = tfmem.optimize(tf.function(wide, jit_compile=True))
+    with pytest.raises(tfmem.UnsupportedFunctionError, match=r"jit_compile=True.*use tf.function"):
+        step(X)
+    assert step.original(X).shape == ()
+
+
+def test_sizes_that_cannot_be_known_are_refused():
+    @tf.function
+    def step(text):
+        return tf.strings.to_number(tf.strings.split(text, " ").flat_values) * 2.0
+
+    with pytest.raises(tfmem.UnsupportedFunctionError, match="size"):
+        tfmem.optimize(step)(tf.constant(["1 2 3"]))
+
+
+def run(check: str, path: str) -> dict:
+    outcome = run_limited(f"tests.api_checks:{check}", path, limit_bytes=400 * MIB, timeout=150)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    return outcome.result
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> tuple[dict, dict]:
+    path = str(tmp_path_factory.mktemp("weights") / "plain.npz")
+    return run("plain", path), run("hosted", path)
+
+
+@pytest.fixture(scope="module")
+def plain(trained) -> dict:
+    return trained[0]
+
+
+@pytest.fixture(scope="module")
+def hosted(trained) -> dict:
+    return trained[1]
+
+
+@pytest.mark.memory
+def test_variables_move_to_the_host_and_every_number_stays(plain, hosted):
+    assert hosted["losses"] == plain["losses"]
+    assert hosted["difference"] == 0.0
+    assert hosted["on_host"] >= 6
+    assert hosted["measured"] < 0.7 * plain["measured"]
+    assert abs(hosted["predicted"] / hosted["measured"] - 1) < 0.05
+
+
+@pytest.mark.memory
+def test_slots_made_while_tracing_are_made_on_the_host(hosted):
+    assert hosted["slots_on_host"]
+
+
+@pytest.mark.memory
+def test_functions_optimised_before_the_move_are_made_anew(plain, hosted):
+    assert hosted["evaluation"][0] != hosted["evaluation"][1]
+    assert hosted["evaluation"][1] == plain["evaluation"]
+    assert "variable_moved_by_tfmem" in hosted["old"]
+
+
+@pytest.mark.memory
+def test_checkpoints_are_those_of_the_original(hosted):
+    assert hosted["restored"] == 0.0
+
+
+@pytest.mark.memory
+def test_a_host_without_the_memory_is_said_beforehand(hosted):
+    assert hosted["too_small"].startswith("HostMemoryError: the plan needs")
+    assert hosted["untouched"]
