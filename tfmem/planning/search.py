@@ -149,7 +149,8 @@ def _checked(found: Decision | None, request: Request, before: _Original) -> Dec
     if limit is not None and plan.step_seconds > limit * plan.baseline_step_seconds:
         raise BudgetError(
             f"a step of the plan takes {plan.step_seconds:.3g} s, the original "
-            f"{plan.baseline_step_seconds:.3g} s, above max_slowdown={limit}; raise it or the budget"
+            f"{plan.baseline_step_seconds:.3g} s, above max_slowdown={limit}; "
+            "raise it or the budget"
         )
     return found
 
