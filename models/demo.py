@@ -96,7 +96,10 @@ def draw(before: np.ndarray, after: np.ndarray, row: Row, path: Path) -> None:
         axes.fill_between(share, timeline / 1e6, step="mid", color=colour, alpha=0.25)
         axes.plot(share, timeline / 1e6, drawstyle="steps-mid", color=colour, label=name)
 
-    limits = (("hard limit", row.limit_bytes, "-"), ("measured peak", row.measured_peak_bytes, ":"))
+    limits = (
+        ("hard limit", row.limit_bytes, "-"),
+        ("tfmem, measured peak", row.measured_peak_bytes, ":"),
+    )
     for name, nbytes, style in limits:
         if nbytes:
             label = f"{name}: {nbytes / 1e6:,.0f} MB"
