@@ -2,6 +2,7 @@
 
     python -m models.bench capacity MODEL --limit=600MB     the largest model that trains
     python -m models.bench compare MODEL                    every mode at one size
+    python -m models.bench time MODEL                       step times, taken in turn in one process
     python -m models.bench run MODEL --mode=order           one run, in this process
 
 Rows come first (`Row`, one JSON line each with `--json`), tables are made of rows.
@@ -29,7 +30,7 @@ from models.table import (
     show_seconds,
     table,
 )
-from models.train import MODELS, MODES, Row, Setting, limit_memory, load, train
+from models.train import MODELS, MODES, Row, Setting, alternate, limit_memory, load, train
 from tfmem.budget import parse_bytes
 from tfmem.limited import run_limited
 from tfmem.measure import claim_memory
@@ -46,7 +47,7 @@ flags.DEFINE_multi_string("set", [], "A field of the configuration, as experts=8
 flags.DEFINE_list("modes", None, f"Modes to run, of {', '.join(MODES)}.")
 flags.DEFINE_enum("mode", "plain", MODES, "For run: the mode.")
 flags.DEFINE_integer("steps", None, "Steps of a run; default: 3 for capacity, 5 otherwise.")
-flags.DEFINE_integer("rounds", 1, "For compare: runs of each mode, interleaved; medians count.")
+flags.DEFINE_integer("rounds", 1, "For compare and time: runs of each mode, in turn; medians.")
 flags.DEFINE_float("resolution", 0.1, "For capacity: stop when the answer is known to this part.")
 flags.DEFINE_float("first_guess", 12.0, "For capacity: where tfmem's search starts, over plain's.")
 flags.DEFINE_bool("gpu", False, "Limit and measure GPU:0 instead of CPU:0.")
@@ -239,6 +240,16 @@ def compare_table(results: list[tuple[Row, float | None]]) -> str:
     return table(header, lines)
 
 
+def time_table(seconds: dict[str, list[float]]) -> str:
+    """Median step times, and the median ratio to the first mode's step of the same round."""
+    first = next(iter(seconds.values()))
+    lines = []
+    for mode, times in seconds.items():
+        ratio = statistics.median(a / b for a, b in zip(times, first, strict=True))
+        lines.append([mode, show_seconds(statistics.median(times)), f"{ratio:.3f}"])
+    return table(["mode", "step", f"ratio to {next(iter(seconds))}"], lines)
+
+
 def _figures(row: Row) -> list[str]:
     peaks = [show_bytes(row.measured_peak_bytes), show_bytes(row.predicted_peak_bytes)]
     return [*peaks, show_seconds(row.step_seconds)]
@@ -294,7 +305,15 @@ def _compare(model: str) -> None:
     print(compare_table(results))
 
 
-_COMMANDS = {"run": _run, "capacity": _capacity, "compare": _compare}
+def _time(model: str) -> None:
+    modes = flags.FLAGS.modes or ["plain", "none", "order"]
+    setting = _setting(model, steps=5)
+    limit_memory(setting.limit)
+    seconds = alternate(setting, modes, max(flags.FLAGS.rounds, 2))
+    print(time_table(seconds))
+
+
+_COMMANDS = {"run": _run, "time": _time, "capacity": _capacity, "compare": _compare}
 
 
 def main(argv: list[str]) -> None:

@@ -14,7 +14,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,6 +214,27 @@ def _train(
 
     if setting.save:
         np.savez(setting.save, **{f"{i:04d}": v.numpy() for i, v in enumerate(task.variables)})
+
+
+def alternate(setting: Setting, modes: Sequence[str], rounds: int) -> dict[str, list[float]]:
+    """Seconds of `rounds` steps in each mode, taken in turn, so that load falls on all alike.
+
+    All modes train the same variables in this process, so none may place them elsewhere.
+    """
+    with contextlib.ExitStack() as stack:
+        host = _start_host(stack) if setting.host_process else None
+        task = _build(setting, host)
+        batch = next(iter(task.batches))
+        prepared = [dataclasses.replace(setting, mode=mode) for mode in modes]
+        steps = {one.mode: _prepare(one, task, batch, host)[0] for one in prepared}
+        seconds: dict[str, list[float]] = {mode: [] for mode in steps}
+        for number in range(rounds + 1):
+            for mode, step in steps.items():
+                start = time.perf_counter()
+                float(step(*batch))
+                if number:  # the first round warms up
+                    seconds[mode].append(time.perf_counter() - start)
+        return seconds
 
 
 def _start_host(stack: contextlib.ExitStack) -> str | None:
