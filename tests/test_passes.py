@@ -123,18 +123,20 @@ def test_broken_rewrites_are_refused(message: str) -> None:
 
 
 def test_equal_control_inputs_of_nodes_that_onednn_merges_are_refused() -> None:
-    from tfmem.verify import verify
+    from tfmem.verify import verify_rewrite
 
     text = """
         x = _Arg() [64] @dev
         k = _Arg() [64] @dev
         bias = _Arg() [64] @dev
         t = Relu(x:0) [64] @dev
-        conv = Conv2D(x:0, k:0, ^t) [64] @dev
+        conv = Conv2D(x:0, k:0{}) [64] @dev
         add = BiasAdd(conv:0, bias:0{}) [64] @dev
         return add:0
     """
-    verify(parse(text.format("")))
-    verify(parse(text.format(", ^t, ^conv")))
+    before, equal = parse(text.format("", "")), parse(text.format(", ^t", ", ^t"))
+    verify_rewrite(before, parse(text.format(", ^t", "")))
+    verify_rewrite(before, parse(text.format(", ^t", ", ^t, ^conv")))
+    verify_rewrite(equal, equal)  # as it was captured
     with pytest.raises(RewriteError, match="oneDNN would merge"):
-        verify(parse(text.format(", ^t")))
+        verify_rewrite(before, equal)
