@@ -27,6 +27,7 @@ PASSES = {
     "linearise_strict": [Linearise("dev")],
     "linearise_window": [Linearise("dev", window=2)],
     "linearise_onednn": [Linearise("dev", window=8)],
+    "linearise_siblings": [Linearise("dev", window=8)],
     "swap": [Swap((Transfer(Value("a"), (Fetch(("y", "z"), "c"),), "c"),), "host")],
     "swap_twice": [
         Swap(

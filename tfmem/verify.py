@@ -73,7 +73,8 @@ def verify_rewrite(before: Graph, after: Graph) -> None:
 
 
 def mergeable_pairs(graph: Graph) -> Iterator[tuple[Node, Node]]:
-    """Pairs that oneDNN's pass after partitioning merges if their control inputs are equal.
+    """Pairs that oneDNN's pass after partitioning merges if their control inputs are equal,
+    the earlier of the two first.
 
     Source: TensorFlow's ``mkl_layout_pass.cc``; it looks for no other path between the two.
     """
@@ -87,7 +88,8 @@ def mergeable_pairs(graph: Graph) -> Iterator[tuple[Node, Node]]:
             for name in graph.consumers[value]:
                 sibling = graph.by_name[name]
                 if (sibling.op, node.op) in _MERGED_WITH_SIBLING:
-                    yield sibling, node
+                    is_earlier = graph.position[name] < graph.position[node.name]
+                    yield (sibling, node) if is_earlier else (node, sibling)
 
 
 _SECOND = {second for _, second in _MERGED_WITH_PRODUCER | _MERGED_WITH_SIBLING}
