@@ -353,7 +353,8 @@ def _request(options: Options) -> Request:
       tfmem.Error: a device does not exist, or the host is the scarce device.
     """
     device = measure.full_device_name(options.device or measure.scarce_device())
-    host = measure.full_device_name(options.host) if options.host else _default_host(device)
+    named = options.host
+    host = measure.full_device_name(named) if named else variables.default_host(device)
     if host == device:
         raise Error(
             f"host={options.host!r} is the device whose memory is scarce ({device}): nothing would "
@@ -365,13 +366,6 @@ def _request(options: Options) -> Request:
         budget = measure.device_limit(device)
     techniques = options.techniques if host else options.techniques - {"swap", "place"}
     return Request(device, host, budget, techniques, options.max_slowdown)
-
-
-def _default_host(device: str) -> str:
-    if tf.DeviceSpec.from_string(device).device_type != "CPU":
-        return measure.full_device_name("CPU:0")
-    process = host_module.running()
-    return process.device if process else ""
 
 
 def _check_host_memory(plan: Plan) -> None:

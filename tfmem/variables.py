@@ -252,9 +252,9 @@ def host_variables(*, min_bytes: int = 2**20, host: str | None = None) -> Iterat
         yield
 
 
-def default_host() -> str:
-    """Full name of the device that takes what leaves the scarce one by default; "" for none."""
-    if "/device:GPU:" in measure.scarce_device():
+def default_host(device: str | None = None) -> str:
+    """Where by default goes what leaves `device`, the scarce one if None; "" for nowhere."""
+    if "/device:CPU:" not in (device or measure.scarce_device()):
         return measure.full_device_name("CPU:0")
     process = host_module.running()
     return process.device if process else ""
