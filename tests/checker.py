@@ -6,7 +6,7 @@ with a list of those who hold them, as in a runtime, and it has its own small ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfmem.ir import Graph, Node, Value
 from tfmem.plan import Plan
@@ -31,7 +31,7 @@ class Device:
     """A device of unlimited memory that runs nodes one by one."""
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
-        self.graph, self.plan = graph, plan
+        self.graph, self.plan = _with_clones(graph, plan), plan
         self.away = {n for placement in plan.placements for n in placement.moved}
         self.away |= {placement.variable for placement in plan.placements}
         self.storages: list[Storage] = []
@@ -171,6 +171,22 @@ class Device:
         self.variables[name] = new
 
 
+def _with_clones(graph: Graph, plan: Plan) -> Graph:
+    """Each node that is computed again once more at the end, where it does not matter: who reads it
+    is what counts."""
+    nodes = {node.name: node for node in graph.nodes}
+    for again in plan.recomputations:
+        nodes[again.clone] = replace(nodes[again.node], name=again.clone)
+    for again in plan.recomputations:
+        for user in again.users:
+            inputs = tuple(
+                Value(again.clone, value.index) if value.node == again.node else value
+                for value in nodes[user].inputs
+            )
+            nodes[user] = replace(nodes[user], inputs=inputs)
+    return Graph(tuple(nodes.values()), graph.outputs)
+
+
 def replay(graph: Graph, order: tuple[str, ...], plan: Plan | None = None) -> list[int]:
     """Bytes on the device while each node of the order runs.
 
@@ -179,7 +195,7 @@ def replay(graph: Graph, order: tuple[str, ...], plan: Plan | None = None) -> li
     device = Device(graph, plan or Plan())
     device.start()
     for name in order:
-        node = graph.by_name[name]
+        node = device.graph.by_name[name]
         if not node.is_input and name not in device.away:
             device.run(node)
     return device.trace

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 from tests.graphs import DEVICE, HOST
+from tfmem.clones import with_clones
 from tfmem.ir import VARIABLE, Graph, Value
-from tfmem.plan import Fetch, Placement, Plan, Transfer
+from tfmem.plan import Fetch, Placement, Plan, Recomputation, Transfer
+
+PURE = ("MatMul", "Relu", "AddV2", "Reshape", "TopKV2")
 
 
 def random_order(graph: Graph, rng: random.Random) -> tuple[str, ...]:
@@ -22,8 +26,10 @@ def random_order(graph: Graph, rng: random.Random) -> tuple[str, ...]:
 
 
 def random_plan(graph: Graph, seed: int, *, window: int = 1) -> Plan:
-    """An order, a placement of some variables, and evictions of some values."""
+    """An order, clones of some nodes, a placement of some variables, evictions of some values."""
     rng = random.Random(seed)
+    again = _recomputations(graph, rng)
+    graph = with_clones(graph, again)
     order = random_order(graph, rng)
     placed = [n.name for n in graph.nodes if n.op == VARIABLE and rng.random() < 0.5]
     moved = {
@@ -40,6 +46,7 @@ def random_plan(graph: Graph, seed: int, *, window: int = 1) -> Plan:
     return Plan(
         order=order,
         window=window,
+        recomputations=again,
         evictions=tuple(transfers[""]),
         placements=tuple(
             Placement(v, tuple(n for n in moved if moved[n] == v), tuple(transfers[v]))
@@ -48,6 +55,23 @@ def random_plan(graph: Graph, seed: int, *, window: int = 1) -> Plan:
         device=DEVICE,
         host=HOST,
     )
+
+
+def _recomputations(graph: Graph, rng: random.Random) -> tuple[Recomputation, ...]:
+    """Clones for some of the readers of some pure nodes, clones themselves among the readers."""
+    made: list[Recomputation] = []
+    for node in graph.nodes:
+        readers = [n.name for n in graph.nodes if any(v.node == node.name for v in n.inputs)]
+        if node.op not in PURE or not readers or rng.random() < 0.7:
+            continue
+        chosen = rng.sample(readers, rng.randint(1, len(readers)))
+        made.append(Recomputation(node.name, tuple(chosen)))
+    clones = {one.node: one.clone for one in made}
+    for i, one in enumerate(made):
+        reading = [n for n in clones if any(v.node == one.node for v in graph.by_name[n].inputs)]
+        users = (*one.users, *(clones[n] for n in reading if rng.random() < 0.5))
+        made[i] = dataclasses.replace(one, users=users)
+    return tuple(made)
 
 
 def _transfer(

@@ -13,16 +13,22 @@ from tfmem.ir import Graph, Value
 from tfmem.passes.linearise import Linearise
 from tfmem.passes.place import Place
 from tfmem.passes.prune import Prune
+from tfmem.passes.recompute import Recompute
 from tfmem.passes.reorder import Reorder
 from tfmem.passes.swap import Swap
 from tfmem.pipeline import run_passes
-from tfmem.plan import Fetch, Placement, Transfer
+from tfmem.plan import Fetch, Placement, Recomputation, Transfer
 from tfmem.text import parse
 
 GOLDEN = Path(__file__).parent / "golden"
 
 PASSES = {
     "prune": [Prune()],
+    "recompute": [
+        Recompute((Recomputation("a", ("b/again1",)), Recomputation("b", ("z",)))),
+        Reorder(("x", "a", "b", "c", "y", "a/again1", "b/again1", "z")),
+        Linearise("dev"),
+    ],
     "reorder": [Reorder(("x", "a", "c", "b", "d"))],
     "linearise_strict": [Linearise("dev")],
     "linearise_window": [Linearise("dev", window=2)],

@@ -20,7 +20,7 @@ from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
 from tfmem.planning.partitions import Partitions
 from tfmem.planning.place import moved_nodes, placeable_variables
-from tfmem.planning.search import Request, carry_out, choose
+from tfmem.planning.search import Request, carry_out
 from tfmem.planning.strategy import TECHNIQUES
 from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.simulate import simulate
@@ -195,31 +195,6 @@ def test_partitions_leave_constants_and_host_nodes_out() -> None:
 def request(budget: int | None, **changes: object) -> Request:
     made = Request(DEVICE, HOST, budget, frozenset(TECHNIQUES))
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
-
-
-def test_more_budget_uses_fewer_techniques() -> None:
-    graph = training_chain(30, nbytes=4096)
-    strategy = TensorFlowMem(partition_size=4, min_swap_bytes=1, min_place_bytes=1)
-    peaks = []
-    roomy = choose(graph, COSTS, request(10**9), strategy)
-    assert roomy.plan.is_noop
-    assert "within the budget" in roomy.plan.reason
-    for share in (0.9, 0.7, 0.5):
-        budget = int(roomy.plan.peak_bytes * share)
-        plan = choose(graph, COSTS, request(budget), strategy).plan
-        assert plan.peak_bytes <= budget
-        peaks.append((bool(plan.evictions), plan.peak_bytes))
-    assert peaks == sorted(peaks, key=lambda item: item[0])
-
-
-def test_a_budget_out_of_reach_names_what_stands_in_the_way() -> None:
-    graph = training_chain(10, nbytes=4096)
-    with pytest.raises(
-        BudgetError, match=r"the least reachable peak is .* KiB, made up at '.*' of"
-    ):
-        choose(graph, COSTS, request(100), SMALL)
-    with pytest.raises(BudgetError, match=r"tfmem.host_process\(\)"):
-        choose(graph, COSTS, request(100, host="", techniques=frozenset({"order"})), SMALL)
 
 
 def test_max_slowdown_is_kept() -> None:

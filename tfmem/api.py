@@ -27,6 +27,7 @@ from tfmem.ir import Graph, Value
 from tfmem.passes.linearise import Linearise
 from tfmem.passes.place import Place
 from tfmem.passes.prune import Prune
+from tfmem.passes.recompute import Recompute
 from tfmem.passes.reorder import Reorder
 from tfmem.passes.swap import Swap
 from tfmem.pipeline import Pass, run_passes
@@ -331,6 +332,8 @@ def _measured_peak(device: str) -> int | None:
 def passes_of(plan: Plan) -> list[Pass]:
     """The passes that carry a plan out, in their order."""
     passes: list[Pass] = []
+    if plan.recomputations:
+        passes.append(Recompute(plan.recomputations))
     if plan.order:
         passes.append(Reorder(plan.order))
     if plan.evictions:
@@ -381,7 +384,7 @@ def _check_host_memory(plan: Plan) -> None:
 
 def _decided(graph: Graph, costs: Costs, request: Request, strategy: Strategy | None) -> Decision:
     if strategy is None:
-        return choose(graph, costs, request, TensorFlowMem())
+        return choose(graph, costs, request)
     return carry_out(graph, costs, request, strategy)
 
 

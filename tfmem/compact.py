@@ -25,6 +25,7 @@ class Compact:
 
     Attributes:
       names: name of each node.
+      priced: name under which `Costs` has each node: a clone's is its original's.
       number: number of each node by its name.
       first: number of each node's first value; one more at the end.
       nbytes: exact size of each value; for a VARIABLE node's output that of the variable.
@@ -41,10 +42,12 @@ class Compact:
       predecessors: nodes each node waits for, each once.
       successors: nodes that wait for each node, each once.
       is_input: whether each node is an input of the function.
+      may_repeat: whether running each node once more changes nothing and gives the same.
       producer: node of each value.
     """
 
     names: list[str] = field(default_factory=list)
+    priced: list[str] = field(default_factory=list)
     number: dict[str, int] = field(default_factory=dict)
     first: list[int] = field(default_factory=lambda: [0])
     nbytes: list[int] = field(default_factory=list)
@@ -61,6 +64,7 @@ class Compact:
     predecessors: list[tuple[int, ...]] = field(default_factory=list)
     successors: list[list[int]] = field(default_factory=list)
     is_input: list[bool] = field(default_factory=list)
+    may_repeat: list[bool] = field(default_factory=list)
     producer: list[int] = field(default_factory=list)
 
     def value(self, number: int) -> Value:
@@ -95,7 +99,9 @@ def _make(graph: Graph) -> Compact:
     for node in graph.nodes:
         made.number[node.name] = len(made.names)
         made.names.append(node.name)
+        made.priced.append(node.origin or node.name)
         made.is_input.append(node.is_input)
+        made.may_repeat.append(not ops.facts_of(node.op).is_stateful)
         _add_values(made, node, handles)
         _add_node(made, node, handles)
     made.returned = {v for v in map(made.number_of, graph.outputs) if v not in handles}

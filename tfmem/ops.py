@@ -29,6 +29,7 @@ class Facts:
       is_sparse: it accesses rows of a variable and so sets it to copy-on-read: from then on each
         ReadVariableOp of it makes a copy, and so does each dense update
         (`EnsureSparseVariableAccess` in TensorFlow).
+      is_shape_only: it reads the shape of its inputs, not their contents.
       is_light: elementwise, a reduction or a change of shape: cheap wherever its inputs are.
     """
 
@@ -40,6 +41,7 @@ class Facts:
     reads: int | None = None
     writes: tuple[int, ...] = ()
     is_sparse: bool = False
+    is_shape_only: bool = False
     is_light: bool = False
 
 
@@ -80,10 +82,12 @@ _LOSSES = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits
 _LIGHT = """
     Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual IsFinite IsInf IsNan Cast
     Sum Mean Max Min Prod All Any EuclideanNorm L2Loss ArgMax ArgMin BiasAddGrad
-    Shape ShapeN Size Rank Fill Range LinSpace BroadcastTo BroadcastArgs BroadcastGradientArgs
+    Fill Range LinSpace BroadcastTo BroadcastArgs BroadcastGradientArgs
     DynamicStitch InvertPermutation Tile Transpose ConjugateTranspose Const
     Pack Unpack ConcatV2 ConcatOffset Split SplitV Slice StridedSlice OneHot Cumsum Cumprod
 """
+
+_SHAPES = "Shape ShapeN Size Rank"
 
 # Pure, with an output of its own, and worth its device.
 _HEAVY = """
@@ -179,6 +183,7 @@ def _updates(groups: dict[tuple[int, ...], str], *, is_sparse: bool) -> dict[str
 TABLE: dict[str, Facts] = {
     **_group(_HEAVY, Facts()),
     **_group(_LIGHT, Facts(is_light=True)),
+    **_group(_SHAPES, Facts(is_light=True, is_shape_only=True)),
     **_group(_VIEWS, Facts(shares=0, is_light=True)),
     **_group(_UNARY, Facts(inplace=(0,), is_light=True)),
     **_group(_BINARY, Facts(inplace=(0, 1), is_light=True)),

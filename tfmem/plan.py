@@ -17,21 +17,29 @@ from tfmem.ir import Value
 
 @dataclass(frozen=True, slots=True)
 class Recomputation:
-    """Nodes computed again before their late users.
+    """A node computed again for some of its users.
+
+    Where the clone runs is said by the plan's order, which names clones like any other node.
 
     Attributes:
-      nodes: the nodes to clone, in execution order.
-      users: the late users, which read the clones instead of the originals.
-      trigger: the node after which the clones may start.
+      node: the node that is computed again.
+      users: nodes, clones among them, that read the clone instead of the original.
+      turn: 1 for the first clone of this node, 2 for the second, and so on.
     """
 
-    nodes: tuple[str, ...]
+    node: str
     users: tuple[str, ...]
-    trigger: str
+    turn: int = 1
 
-    def clone_name(self, node: str) -> str:
-        """Name of the clone of `node` that this recomputation makes."""
-        return f"{node}/again/{self.users[0]}"
+    @property
+    def clone(self) -> str:
+        """Name of the clone."""
+        return clone_name(self.node, self.turn)
+
+
+def clone_name(node: str, turn: int) -> str:
+    """Name of a node when it is computed for the `turn`-th time again; its own for 0."""
+    return f"{node}/again{turn}" if turn else node
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +95,8 @@ class Plan:
     """What is done to a graph, and what that is predicted to give.
 
     Attributes:
-      order: every node of the graph, in the execution order to be enforced on the device; ()
-        enforces none.
+      order: every node of the graph and every clone, in the execution order to be enforced on the
+        device; () enforces none.
       window: how many neighbouring nodes of the order may be in flight out of order; 1 enforces
         the order strictly.
       recomputations: what is computed again.
@@ -185,8 +193,8 @@ class Plan:
             ) from error
 
 
-def _recomputation(fields: dict[str, list[str]]) -> Recomputation:
-    return Recomputation(tuple(fields["nodes"]), tuple(fields["users"]), str(fields["trigger"]))
+def _recomputation(fields: dict) -> Recomputation:  # type: ignore[type-arg]
+    return Recomputation(fields["node"], tuple(fields["users"]), int(fields["turn"]))
 
 
 def _transfer(fields: dict) -> Transfer:  # type: ignore[type-arg]

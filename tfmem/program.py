@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tfmem.clones import with_clones
 from tfmem.compact import HANDLE, Compact, compact
 from tfmem.errors import Error
 from tfmem.ir import Graph, Value
@@ -104,8 +105,7 @@ class _Builder:
     """Collects what a plan changes about a graph: copies, who reads them, who waits for them."""
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
-        if plan.recomputations:
-            raise Error("liveness cannot judge recomputations yet; leave them out of the plan")
+        graph = with_clones(graph, plan.recomputations)
         self.graph, self.plan = compact(graph), plan
         moved = {name for placement in plan.placements for name in placement.moved}
         moved.update(placement.variable for placement in plan.placements)

@@ -7,6 +7,7 @@ goes each way between device and host. Nodes of the host run as soon as what the
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
@@ -99,7 +100,8 @@ def allocate(graph: Graph, costs: Costs, plan: Plan, *, limit: int | None = None
 
 
 def _workspace(steps: Program, costs: Costs) -> Array:
-    scratch = [costs.allocated(costs.workspace.get(name, 0)) for name in steps.names]
+    priced = steps.graph.priced
+    scratch = [costs.allocated(costs.workspace.get(priced[node], 0)) for node in steps.order]
     return np.array(scratch or [0], np.int64)
 
 
@@ -133,9 +135,9 @@ def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -
 def _clocks(steps: Program, costs: Costs) -> tuple[dict[int, list[int]], float]:
     """Runs the three clocks; which copies have landed when each position ends, and the time."""
     graph, nodes = steps.graph, len(steps.graph.names)
-    seconds = [costs.seconds.get(name, 0.0) for name in graph.names]
+    seconds = [costs.seconds.get(name, 0.0) for name in graph.priced]
     if not steps.waits:
-        return {}, sum(seconds[node] for node in steps.order)
+        return {}, math.fsum(seconds[node] for node in steps.order)
     ends = [0.0] * len(steps.on_host)
     link = _Link(costs)
     compute, finished = 0.0, []

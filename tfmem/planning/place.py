@@ -9,7 +9,7 @@ between device and host are the capacity, so that a gradient crosses once, where
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import networkx as nx
 
@@ -17,6 +17,9 @@ from tfmem.ir import VARIABLE, Graph, Node, Value
 from tfmem.ops import facts_of
 from tfmem.plan import Placement, Transfer
 from tfmem.planning.partitions import Partitions
+
+LEAST_PLACED_BYTES = 2**18
+"""Smaller variables stay on the device: to move them costs more than it frees."""
 
 _TRANSFER_BYTES = 2**16
 """What starting one more transfer costs, in bytes that could cross meanwhile."""
@@ -29,23 +32,57 @@ def placeable_variables(graph: Graph, device: str, min_bytes: int) -> tuple[str,
     takes it does more). It goes if a member of its family has at least `min_bytes`, or lives
     elsewhere already.
     """
-    families = nx.utils.UnionFind()
-    fixed: set[str] = set()
-    variables = [n for n in graph.nodes if n.op == VARIABLE]
-    for variable in variables:
-        families.union(variable.name)
-        for name in graph.consumers.get(Value(variable.name), ()):
-            handles = _handles(graph, graph.by_name[name])
-            families.union(*handles)
-            if not _touches_only(graph.by_name[name]):
-                fixed.add(variable.name)
+    variables = [n.name for n in graph.nodes if n.op == VARIABLE]
     chosen: set[str] = set()
-    for family in families.to_sets():
+    for family in _families(graph, variables):
         members = [graph.by_name[name] for name in family]
+        users = {u for n in members for u in graph.consumers.get(Value(n.name), ())}
         goes = any(n.nbytes[0] >= min_bytes or n.device != device for n in members)
-        if goes and fixed.isdisjoint(family):
-            chosen |= family
-    return tuple(n.name for n in variables if n.name in chosen and n.device == device)
+        if goes and all(_touches_only(graph.by_name[user]) for user in users):
+            chosen.update(family)
+    return tuple(n for n in variables if n in chosen and graph.by_name[n].device == device)
+
+
+def _families(graph: Graph, variables: Sequence[str]) -> list[list[str]]:
+    """Variables that some op takes together, each set in the order given."""
+    families = nx.utils.UnionFind(variables)
+    for variable in variables:
+        for name in graph.consumers.get(Value(variable), ()):
+            families.union(
+                *(h for h in _handles(graph, graph.by_name[name]) if h in families.parents)
+            )
+    members: dict[str, list[str]] = {}
+    for variable in variables:
+        members.setdefault(families[variable], []).append(variable)
+    return list(members.values())
+
+
+def placement_levels(graph: Graph, device: str) -> list[tuple[str, ...]]:
+    """Sets of variables that may live on the host, each a superset of the one before.
+
+    First none; then those of which no node of the device would read anything (an optimizer's slots,
+    whose update goes beside them: the cut of ZeRO-Offload, arXiv 2101.06840); then half of the
+    others, by bytes, those that are read least often; then all.
+    """
+    movable = placeable_variables(graph, device, LEAST_PLACED_BYTES)
+    beside = moved_nodes(graph, movable)
+    readers = dict.fromkeys(movable, 0)
+    for name, variable in beside.items():
+        for value in graph.by_name[name].values:
+            users = graph.consumers.get(value, ())
+            readers[variable] += sum(user not in beside for user in users)
+    families = _families(graph, movable)
+    slots = [f for f in families if not any(readers[name] for name in f)]
+    others = [f for f in families if any(readers[name] for name in f)]
+    others.sort(key=lambda family: max(readers[name] for name in family))
+    half, left = [], sum(graph.by_name[name].nbytes[0] for f in others for name in f) / 2
+    for family in others:
+        left -= sum(graph.by_name[name].nbytes[0] for name in family)
+        if left >= 0:
+            half.append(family)
+    chosen: tuple[list[list[str]], ...] = ([], slots, slots + half, families)
+    levels = [frozenset(name for family in level for name in family) for level in chosen]
+    return [tuple(n for n in movable if n in level) for level in dict.fromkeys(levels)]
 
 
 def variables_on(graph: Graph, host: str) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def pressure(graph: Graph, costs: Costs, device: str) -> Pressure:
     for node in range(len(form.names)):
         model.makes.append([])
         model.takes.append([])
-        scratch = costs.allocated(costs.workspace.get(form.names[node], 0))
+        scratch = costs.allocated(costs.workspace.get(form.priced[node], 0))
         model.scratch.append(scratch if on_device[node] else 0)
         read = list(dict.fromkeys(buffer[value] for value in form.reads[node]))
         model.reads.append([b for b in read if b >= 0])

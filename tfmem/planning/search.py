@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tfmem.budget import format_bytes
@@ -10,7 +9,9 @@ from tfmem.costs import Costs
 from tfmem.errors import BudgetError
 from tfmem.ir import Graph
 from tfmem.plan import Plan
+from tfmem.planning.space import Candidate, Setting, Terms, candidate, settings
 from tfmem.planning.strategy import Strategy
+from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.simulate import Simulation, allocate, simulate
 
 
@@ -46,19 +47,12 @@ class Decision:
     after: Simulation
 
 
-@dataclass(frozen=True)
-class _Original:
-    """The original function: its simulation, and its peak in the allocator."""
+def choose(graph: Graph, costs: Costs, request: Request) -> Decision:
+    """The fastest plan that keeps the budget.
 
-    simulation: Simulation
-    peak_bytes: int
-
-
-def choose(graph: Graph, costs: Costs, request: Request, strategy: Strategy) -> Decision:
-    """The plan that uses the fewest techniques and keeps the budget.
-
-    Without a budget nothing may cost time, so only the order is changed. A budget above the
-    original's peak changes nothing.
+    A budget above the original's peak changes nothing. Without a budget nothing may cost time, so
+    only the order is changed. Which plans there are does not depend on the budget, except that of
+    each setting only those next below it are looked at as long as one of them keeps it.
 
     Raises:
       BudgetError: no plan keeps the budget.
@@ -67,14 +61,56 @@ def choose(graph: Graph, costs: Costs, request: Request, strategy: Strategy) -> 
     if request.budget is not None and before.peak_bytes <= request.budget:
         reason = f"the original's peak of {format_bytes(before.peak_bytes)} is within the budget"
         return _unchanged(before, request, reason)
-    best: Decision | None = None
-    for techniques in _levels(request):
-        found = _decide(graph, costs, replace(request, techniques=techniques), strategy, before)
-        if best is None or found.plan.peak_bytes < best.plan.peak_bytes:
-            best = found
-        if request.budget is not None and found.plan.peak_bytes <= request.budget:
-            break
-    return _checked(best, request, before)
+    terms = Terms(request.device, request.host, request.techniques)
+    if request.budget is None:
+        if "order" not in request.techniques:
+            return _unchanged(before, request, "no budget is set, and the order may not be changed")
+        terms = Terms(request.device, request.host, frozenset({"order"}))
+    spaces = settings(graph, costs, terms)
+    if request.budget is None:
+        best = next(spaces).free_candidate
+    else:
+        best = _fastest(list(spaces), _policies(graph, costs, terms), request.budget)
+    return _checked(_decision(best, before, request), request, before)
+
+
+def _fastest(spaces: list[Setting], policies: list[Candidate], budget: int) -> Candidate:
+    """The fastest candidate within the budget; if there is none, that with the least peak."""
+    found = list(policies)
+    for space in spaces:
+        found += space.near(budget)
+    kept = [one for one in found if one.peak_bytes <= budget]
+    if not kept:
+        for space in spaces:
+            found += space.least()
+        kept = [one for one in found if one.peak_bytes <= budget]
+    return min(kept, key=lambda one: one.rank) if kept else min(found, key=lambda o: o.peak_bytes)
+
+
+def _policies(graph: Graph, costs: Costs, terms: Terms) -> list[Candidate]:
+    """The published system's plans with ever more techniques, so that none of ours is behind it."""
+    plans = []
+    for level in (("order", "swap"), ("order", "swap", "place")):
+        if terms.host and terms.techniques >= set(level):
+            techniques = frozenset(level)
+            plan = TensorFlowMem().decide(
+                graph, costs, device=terms.device, host=terms.host, techniques=techniques
+            )
+            plans.append(candidate(graph, costs, plan))
+    return plans
+
+
+def _decision(found: Candidate, before: _Original, request: Request) -> Decision:
+    plan = _predicted(found.plan, before, found.simulation, found.peak_bytes)
+    return Decision(replace(plan, budget=request.budget), before.simulation, found.simulation)
+
+
+@dataclass(frozen=True)
+class _Original:
+    """The original function: its simulation, and its peak in the allocator."""
+
+    simulation: Simulation
+    peak_bytes: int
 
 
 def carry_out(graph: Graph, costs: Costs, request: Request, strategy: Strategy) -> Decision:
@@ -84,7 +120,15 @@ def carry_out(graph: Graph, costs: Costs, request: Request, strategy: Strategy) 
       BudgetError: it does not keep the budget.
     """
     before = _original(graph, costs, request)
-    return _checked(_decide(graph, costs, request, strategy, before), request, before)
+    plan = strategy.decide(
+        graph,
+        costs,
+        device=request.device,
+        host=request.host,
+        techniques=request.techniques,
+    )
+    found = _decision(candidate(graph, costs, plan), before, request)
+    return _checked(found, request, before)
 
 
 def _unchanged(before: _Original, request: Request, reason: str) -> Decision:
@@ -99,29 +143,6 @@ def _original(graph: Graph, costs: Costs, request: Request) -> _Original:
     return _Original(simulate(graph, costs, plan), allocate(graph, costs, plan).peak_bytes)
 
 
-def _levels(request: Request) -> Iterator[frozenset[str]]:
-    allowed = request.techniques if request.budget is not None else frozenset({"order"})
-    for level in (("order",), ("order", "swap"), ("order", "swap", "place")):
-        if request.techniques & allowed >= frozenset(level[-1:]):
-            yield request.techniques & frozenset(level)
-
-
-def _decide(
-    graph: Graph, costs: Costs, request: Request, strategy: Strategy, before: _Original
-) -> Decision:
-    plan = strategy.decide(
-        graph,
-        costs,
-        device=request.device,
-        host=request.host,
-        techniques=request.techniques,
-    )
-    after = simulate(graph, costs, plan)
-    peak = allocate(graph, costs, plan).peak_bytes
-    plan = replace(_predicted(plan, before, after, peak), budget=request.budget)
-    return Decision(plan, before.simulation, after)
-
-
 def _predicted(plan: Plan, before: _Original, after: Simulation, peak_bytes: int) -> Plan:
     return replace(
         plan,
@@ -133,8 +154,8 @@ def _predicted(plan: Plan, before: _Original, after: Simulation, peak_bytes: int
     )
 
 
-def _checked(found: Decision | None, request: Request, before: _Original) -> Decision:
-    if found is None or found.plan.is_noop:
+def _checked(found: Decision, request: Request, before: _Original) -> Decision:
+    if found.plan.is_noop:
         found = _unchanged(before, request, "no technique applies")
     elif found.after.peak_bytes >= before.simulation.peak_bytes:
         reason = (

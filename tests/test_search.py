@@ -1,0 +1,191 @@
+"""The planner: every plan keeps its budget, more budget is never slower, what cannot be is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.checker import replay
+from tests.graphs import DEVICE, HOST, graphs, random_graph, renamed, training_chain, unet
+from tfmem.api import passes_of
+from tfmem.costs import Costs
+from tfmem.errors import BudgetError
+from tfmem.ir import Graph
+from tfmem.ops import facts_of
+from tfmem.pipeline import run_passes
+from tfmem.plan import Plan
+from tfmem.planning.search import Decision, Request, choose
+from tfmem.planning.strategy import TECHNIQUES
+from tfmem.simulate import allocate, simulate
+
+RECOMPUTE = frozenset({"order", "recompute"})
+
+
+def costs_of(graph: Graph) -> Costs:
+    """A second for a node that computes, a hundredth for the rest; a link of 2 KiB a second."""
+    light = {node.name: 0.01 if facts_of(node.op).is_light else 1.0 for node in graph.nodes}
+    return Costs(light, {}, to_host=2048.0, from_host=2048.0, latency=0.01)
+
+
+def plan(
+    graph: Graph,
+    budget: int | None,
+    *,
+    techniques: frozenset[str] = RECOMPUTE,
+    host: str = "",
+    **changes: float,
+) -> Decision:
+    request = Request(DEVICE, host, budget, techniques)
+    return choose(graph, costs_of(graph), dataclasses.replace(request, **changes))  # type: ignore[arg-type]
+
+
+def budgets(graph: Graph, *shares: float) -> list[int]:
+    peak = allocate(graph, costs_of(graph), Plan(device=DEVICE)).peak_bytes
+    return [int(peak * share) for share in shares]
+
+
+def reached(graph: Graph, budget: int, **options: object) -> Plan | None:
+    try:
+        return plan(graph, budget, **options).plan  # type: ignore[arg-type]
+    except BudgetError:
+        return None
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs, st.floats(0.4, 1.0), st.booleans())
+def test_a_plan_keeps_its_budget_in_the_eyes_of_the_checker(
+    graph: Graph, share: float, has_host: bool
+) -> None:
+    (budget,) = budgets(graph, share)
+    host, techniques = (HOST, frozenset(TECHNIQUES)) if has_host else ("", RECOMPUTE)
+    made = reached(graph, budget, host=host, techniques=techniques)
+    if made is None or made.is_noop:
+        return
+    simulated = simulate(graph, costs_of(graph), made)
+    assert made.peak_bytes <= budget
+    if not made.transfers:
+        assert replay(graph, made.order, made) == simulated.timeline.tolist()
+    run_passes(graph, passes_of(made))  # which verifies that nothing but order and place changed
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs, st.booleans())
+def test_more_budget_is_never_slower(graph: Graph, has_host: bool) -> None:
+    host, techniques = (HOST, frozenset(TECHNIQUES)) if has_host else ("", RECOMPUTE)
+    shares = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+    seconds = [
+        made.step_seconds
+        for budget in budgets(graph, *shares)
+        if (made := reached(graph, budget, host=host, techniques=techniques)) is not None
+    ]
+    rounding = 1 + 1e-9  # clocks add up in another order
+    assert all(later <= earlier * rounding for earlier, later in itertools.pairwise(seconds))
+
+
+def test_a_budget_above_the_peak_changes_nothing() -> None:
+    graph = training_chain(10)
+    made = plan(graph, budgets(graph, 1.0)[0]).plan
+    assert made.is_noop
+    assert "within the budget" in made.reason
+
+
+def test_without_a_budget_only_the_order_changes() -> None:
+    made = plan(unet(6), None, techniques=frozenset(TECHNIQUES), host=HOST).plan
+    assert not made.recomputations
+    assert not made.transfers
+
+
+@pytest.mark.parametrize(
+    "graph", [training_chain(64, 4096), unet(8, 1 << 16)], ids=["chain", "unet"]
+)
+def test_the_least_peak_that_is_named_can_be_had(graph: Graph) -> None:
+    with pytest.raises(BudgetError, match=r"the least reachable peak is .*, made up at '.*' of"):
+        plan(graph, 1)
+    least = min(
+        one
+        for one in budgets(graph, *(i / 100 for i in range(5, 101)))
+        if reached(graph, one) is not None
+    )
+    assert plan(graph, least).plan.peak_bytes <= least
+
+
+def test_a_chain_of_64_layers_takes_a_quarter_for_a_third_more_time() -> None:
+    graph = training_chain(64, 1 << 20)
+    original = plan(graph, None, techniques=frozenset()).plan
+    held = 64 * (1 << 19) + (1 << 20)
+    budget = held + (original.peak_bytes - held) // 4
+    made = plan(graph, budget).plan
+    assert made.recomputations
+    assert made.step_seconds <= 1.36 * original.step_seconds
+
+
+def test_swaps_that_hide_behind_computation_are_preferred_to_recomputation() -> None:
+    graph = training_chain(40, 1 << 20)
+    fast = Costs(dict.fromkeys((n.name for n in graph.nodes), 1.0), {}, 1e7, 1e7, 0.0)
+    budget = int(0.6 * allocate(graph, fast, Plan(device=DEVICE)).peak_bytes)
+    made = choose(graph, fast, Request(DEVICE, HOST, budget, RECOMPUTE | {"swap"})).plan
+    assert made.evictions
+    assert made.step_seconds < 1.01 * made.baseline_step_seconds
+    slow = dataclasses.replace(fast, to_host=1e5, from_host=1e5)
+    made = choose(graph, slow, Request(DEVICE, HOST, budget, RECOMPUTE | {"swap"})).plan
+    assert made.recomputations
+    assert not made.evictions
+
+
+def test_techniques_that_are_left_out_are_not_used() -> None:
+    graph = training_chain(40)
+    (budget,) = budgets(graph, 0.8)
+    for technique in ("recompute", "swap", "place"):
+        made = plan(graph, budget, techniques=frozenset({"order", technique}), host=HOST).plan
+        used = {
+            "recompute": bool(made.recomputations),
+            "swap": bool(made.evictions),
+            "place": bool(made.placements),
+        }
+        assert [name for name, is_used in used.items() if is_used] == [technique]
+
+
+def test_max_slowdown_refuses() -> None:
+    graph = training_chain(64, 1 << 20)
+    (budget,) = budgets(graph, 0.6)
+    assert plan(graph, budget, max_slowdown=2.0).plan.recomputations
+    with pytest.raises(BudgetError, match="above max_slowdown"):
+        plan(graph, budget, max_slowdown=1.001)
+
+
+def test_random_nodes_are_never_computed_again() -> None:
+    for seed in range(30):
+        graph = random_graph(seed, 40)
+        drawn = Graph(
+            tuple(
+                dataclasses.replace(n, op="RandomUniform") if n.op == "TopKV2" else n
+                for n in graph.nodes
+            ),
+            graph.outputs,
+        )
+        for budget in budgets(drawn, 0.6, 0.8):
+            made = reached(drawn, budget)
+            ops = {drawn.by_name[one.node].op for one in made.recomputations} if made else set()
+            assert "RandomUniform" not in ops
+
+
+def test_a_host_process_is_suggested_where_there_is_none() -> None:
+    with pytest.raises(BudgetError, match=r"tfmem.host_process\(\)"):
+        plan(training_chain(10), 100)
+
+
+def test_plans_do_not_depend_on_names() -> None:
+    graph = random_graph(3, 40)
+    other, names = renamed(graph)
+    for budget in budgets(graph, 0.7, 0.9):
+        first, second = reached(graph, budget), reached(other, budget)
+        assert (first is None) == (second is None)
+        if first and second:
+            assert first.peak_bytes == second.peak_bytes
+            assert [names[one.node] for one in first.recomputations] == [
+                one.node for one in second.recomputations
+            ]

@@ -1,0 +1,211 @@
+"""The plans that a search chooses from: one graph, several placements, limits and ways to score.
+
+Which plans there are depends on the graph, the costs and the techniques, never on the budget. So
+more budget only adds to the plans that may be chosen: it is never slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tfmem.compact import compact
+from tfmem.costs import Costs
+from tfmem.ir import Graph
+from tfmem.ops import facts_of
+from tfmem.plan import Plan
+from tfmem.planning.order import memory_order, program_order
+from tfmem.planning.place import moved_nodes, placement_levels, variables_on
+from tfmem.planning.rehearsal import NEVER, Knobs, Schedule, Stage, Unreachable, rehearse
+from tfmem.planning.schedule import plan_of
+from tfmem.simulate import Simulation, allocate, simulate
+
+_STEP = 0.85
+"""Ratio of one limit to the next, of what is above the bytes that stay."""
+
+_LIMITS = 32
+"""Number of limits: down to 1/150 of what is above the bytes that stay."""
+
+_LOST = 3
+"""Limits in a row that cannot be kept before those below are given up."""
+
+_HALVINGS = 3
+"""How often the gap between the least limit that was kept and the next one is halved."""
+
+_EFFORT = 100_000
+"""Nodes that are looked at for one budget: small graphs are searched through, large ones not."""
+
+UNLIMITED = 1 << 62
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A plan, what it is simulated to do, and its peak in the allocator."""
+
+    plan: Plan
+    simulation: Simulation
+    peak_bytes: int
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """What is better comes first."""
+        return self.simulation.step_seconds, self.peak_bytes
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Under which terms plans are made: where, and with what."""
+
+    device: str
+    host: str
+    techniques: frozenset[str]
+
+
+class Setting:
+    """One choice of what lives on the host, with a plan for each limit."""
+
+    def __init__(
+        self, graph: Graph, costs: Costs, terms: Terms, order: Sequence[str], away: Sequence[str]
+    ) -> None:
+        self.graph, self.costs, self.terms = graph, costs, terms
+        form = compact(graph)
+        self.beside = moved_nodes(graph, away) if away else {}
+        on_host = {*self.beside, *away}
+        near = {"", terms.device}
+        absent = [node.name in on_host or node.device not in near for node in graph.nodes]
+        self.base = [form.number[name] for name in order]
+        on_device = [n for n in self.base if not absent[n] and not form.is_input[n]]
+        self.stage = Stage(form, costs, on_device, absent)
+        self.free = rehearse(self.stage, UNLIMITED, Knobs())
+        self.made: dict[int, Candidate | None] = {}
+
+    @property
+    def free_candidate(self) -> Candidate:
+        """The plan that limits nothing: its order, and what lives on the host."""
+        return self._candidate(self.free, self.free.peak_bytes)
+
+    def limit(self, number: int) -> int:
+        """The limits that plans are made for: each a step below the one before."""
+        above = self.free.peak_bytes - self.stage.fixed_bytes
+        return self.stage.fixed_bytes + int(above * _STEP**number)
+
+    def near(self, budget: int) -> Iterator[Candidate]:
+        """Plans for the limits next below a budget, those that keep it."""
+        looks = max(2, _EFFORT // len(self.graph))
+        lost = 0
+        for number in range(_LIMITS):
+            if self.limit(number) > budget or lost == _LOST:
+                continue
+            made = self.at(self.limit(number))
+            lost = lost + 1 if made is None else 0
+            if made is not None and made.peak_bytes <= budget:
+                yield made
+                looks -= 1
+                if not looks:
+                    return
+
+    def least(self) -> Iterator[Candidate]:
+        """Plans on the way to the least limit that can be kept."""
+        kept, lost = -1, _LIMITS
+        while lost - kept > 1:
+            middle = (kept + lost) // 2
+            made = self.at(self.limit(middle))
+            if made is None:
+                lost = middle
+            else:
+                kept = middle
+                yield made
+        low, high = self.limit(lost), self.limit(max(kept, 0))
+        for _ in range(_HALVINGS):
+            made = self.at((low + high) // 2)
+            if made is None:
+                low = (low + high) // 2
+            else:
+                high = (low + high) // 2
+                yield made
+
+    def at(self, limit: int) -> Candidate | None:
+        """The best plan found for a limit, None if it cannot be kept."""
+        if limit not in self.made:
+            self.made[limit] = self._find(limit)
+        return self.made[limit]
+
+    def _find(self, limit: int) -> Candidate | None:
+        if limit >= self.free.peak_bytes:
+            return self.free_candidate
+        found = [self._candidate(made, limit) for made in self._rehearse_all(limit)]
+        return min(found, key=lambda one: one.rank, default=None)
+
+    def _rehearse_all(self, limit: int) -> list[Schedule]:
+        """The fastest schedule found for each factor on the seconds of copies."""
+        best = []
+        for factor in self._swap_factors():
+            made = []
+            for knobs in self._knobs(factor):
+                try:
+                    made.append(rehearse(self.stage, limit, knobs))
+                except Unreachable:
+                    continue
+            if made:
+                best.append(min(made, key=lambda one: one.seconds))
+        return best
+
+    def _swap_factors(self) -> tuple[float, ...]:
+        if not self.terms.host:
+            return (NEVER,)
+        swaps = (1.0, 0.2) if "swap" in self.terms.techniques else ()
+        if "recompute" in self.terms.techniques or not swaps:
+            return (NEVER, *swaps)
+        return swaps
+
+    def _knobs(self, factor: float) -> list[Knobs]:
+        may = "recompute" in self.terms.techniques
+        if not may:
+            return [Knobs(swap=factor, recompute=False), Knobs(0.0, 0.5, factor, False)]
+        tried = [Knobs(0.1, 1.0, factor), Knobs(1.0, 1.0, factor), Knobs(0.0, 0.5, factor)]
+        return tried
+
+    def _candidate(self, made: Schedule, limit: int) -> Candidate:
+        plan = plan_of(made, self.stage, self.base, self.beside, limit)
+        plan = replace(plan, device=self.terms.device, host=self.terms.host)
+        return candidate(self.graph, self.costs, plan)
+
+
+def candidate(graph: Graph, costs: Costs, plan: Plan) -> Candidate:
+    """A plan with its simulation and its peak."""
+    return Candidate(plan, simulate(graph, costs, plan), allocate(graph, costs, plan).peak_bytes)
+
+
+def settings(graph: Graph, costs: Costs, terms: Terms) -> Iterator[Setting]:
+    """Every choice of what lives on the host, the least first."""
+    order = program_order(graph)
+    if "order" in terms.techniques:
+        order = memory_order(graph, costs, terms.device)
+    order = _shapes_first(graph, order)
+    there = variables_on(graph, terms.host) if terms.host else ()
+    levels: list[tuple[str, ...]] = [()]
+    if terms.host and "place" in terms.techniques:
+        levels = placement_levels(graph, terms.device)
+    for level in levels:
+        yield Setting(graph, costs, terms, order, (*there, *level))
+
+
+def _shapes_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
+    """The order with nodes that want only a value's shape right behind what they wait for."""
+    waiting = {}
+    for node in graph.nodes:
+        if facts_of(node.op).is_shape_only:
+            waiting[node.name] = len(set(node.predecessors))
+    result: list[str] = []
+    for name in order:
+        if name in waiting:
+            continue
+        todo = [name]
+        while todo:
+            result.append(todo.pop())
+            for reader in graph.successors[result[-1]]:
+                if reader in waiting:
+                    waiting[reader] -= 1
+                    if not waiting[reader]:
+                        todo.append(reader)
+    return tuple(result)
