@@ -100,17 +100,15 @@ def test_without_a_budget_only_the_order_changes() -> None:
 
 
 @pytest.mark.parametrize(
-    "graph", [training_chain(64, 4096), unet(8, 1 << 16)], ids=["chain", "unet"]
+    "graph", [training_chain(24, 4096), unet(8, 1 << 16)], ids=["chain", "unet"]
 )
 def test_the_least_peak_that_is_named_can_be_had(graph: Graph) -> None:
-    with pytest.raises(BudgetError, match=r"the least reachable peak is .*, made up at '.*' of"):
+    with pytest.raises(
+        BudgetError, match=r"the least reachable peak is .*, made up at '.*' of"
+    ) as told:
         plan(graph, 1)
-    least = min(
-        one
-        for one in budgets(graph, *(i / 100 for i in range(5, 101)))
-        if reached(graph, one) is not None
-    )
-    assert plan(graph, least).plan.peak_bytes <= least
+    assert told.value.least_bytes is not None
+    assert plan(graph, told.value.least_bytes).plan.peak_bytes == told.value.least_bytes
 
 
 def test_a_chain_of_64_layers_takes_a_quarter_for_a_third_more_time() -> None:
@@ -130,14 +128,14 @@ def test_swaps_that_hide_behind_computation_are_preferred_to_recomputation() -> 
     made = choose(graph, fast, Request(DEVICE, HOST, budget, RECOMPUTE | {"swap"})).plan
     assert made.evictions
     assert made.step_seconds < 1.01 * made.baseline_step_seconds
-    slow = dataclasses.replace(fast, to_host=1e5, from_host=1e5)
+    slow = dataclasses.replace(fast, to_host=1e3, from_host=1e3)
     made = choose(graph, slow, Request(DEVICE, HOST, budget, RECOMPUTE | {"swap"})).plan
     assert made.recomputations
     assert not made.evictions
 
 
 def test_techniques_that_are_left_out_are_not_used() -> None:
-    graph = training_chain(40)
+    graph = training_chain(40, 1 << 20)
     (budget,) = budgets(graph, 0.8)
     for technique in ("recompute", "swap", "place"):
         made = plan(graph, budget, techniques=frozenset({"order", technique}), host=HOST).plan

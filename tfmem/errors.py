@@ -6,7 +6,15 @@ class Error(Exception):
 
 
 class BudgetError(Error):
-    """The budget cannot be met; the message gives the least reachable peak and what makes it up."""
+    """The budget cannot be met; the message gives the least reachable peak and what makes it up.
+
+    Attributes:
+      least_bytes: that peak; None if it is not the peak that is in the way.
+    """
+
+    def __init__(self, message: str, least_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.least_bytes = least_bytes
 
 
 class HostMemoryError(Error):

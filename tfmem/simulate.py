@@ -147,10 +147,9 @@ def _clocks(steps: Program, costs: Costs) -> tuple[dict[int, list[int]], float]:
             ready = max((link.arrival(other, ends) for other in awaited), default=0.0)
             if steps.on_host[step]:
                 ends[step] = ready + seconds[step]
-            else:
+            elif not graph.is_input[step]:
                 compute = ends[step] = max(compute, ready) + seconds[step]
-                if not graph.is_input[step]:
-                    finished.append(compute)
+                finished.append(compute)
             continue
         copy = steps.copies[step - nodes]
         ready = max((ends[other] for other in awaited), default=0.0)

@@ -32,7 +32,7 @@ from tfmem.costs import Costs
 NEVER = float("inf")
 
 _MOST_REPEATS = 3
-"""Clones for each node of the order before a limit counts as out of reach: thrashing knows no end."""
+"""Clones for each node of the order before a limit counts as out of reach: thrashing has no end."""
 
 
 class Step(NamedTuple):

@@ -165,7 +165,7 @@ def _checked(found: Decision, request: Request, before: _Original) -> Decision:
         found = _unchanged(before, request, reason)
     plan = found.plan
     if request.budget is not None and plan.peak_bytes > request.budget:
-        raise BudgetError(_unreachable(found, request))
+        raise BudgetError(_unreachable(found, request), plan.peak_bytes)
     limit = request.max_slowdown
     if limit is not None and plan.step_seconds > limit * plan.baseline_step_seconds:
         raise BudgetError(

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from tfmem.compact import compact
 from tfmem.costs import Costs
 from tfmem.ir import Graph
-from tfmem.ops import facts_of
 from tfmem.plan import Plan
+from tfmem.planning.early import shapes_first, updates_first
 from tfmem.planning.order import memory_order, program_order
 from tfmem.planning.place import moved_nodes, placement_levels, variables_on
 from tfmem.planning.rehearsal import NEVER, Knobs, Schedule, Stage, Unreachable, rehearse
@@ -162,7 +162,7 @@ class Setting:
         may = "recompute" in self.terms.techniques
         if not may:
             return [Knobs(swap=factor, recompute=False), Knobs(0.0, 0.5, factor, False)]
-        tried = [Knobs(0.1, 1.0, factor), Knobs(1.0, 1.0, factor), Knobs(0.0, 0.5, factor)]
+        tried = [Knobs(0.1, 1.0, factor), Knobs(1.0, 1.0, factor), Knobs(1.0, 0.5, factor)]
         return tried
 
     def _candidate(self, made: Schedule, limit: int) -> Candidate:
@@ -180,8 +180,8 @@ def settings(graph: Graph, costs: Costs, terms: Terms) -> Iterator[Setting]:
     """Every choice of what lives on the host, the least first."""
     order = program_order(graph)
     if "order" in terms.techniques:
-        order = memory_order(graph, costs, terms.device)
-    order = _shapes_first(graph, order)
+        order = _order(graph, costs, terms.device)
+    order = shapes_first(graph, order)
     there = variables_on(graph, terms.host) if terms.host else ()
     levels: list[tuple[str, ...]] = [()]
     if terms.host and "place" in terms.techniques:
@@ -190,22 +190,12 @@ def settings(graph: Graph, costs: Costs, terms: Terms) -> Iterator[Setting]:
         yield Setting(graph, costs, terms, order, (*there, *level))
 
 
-def _shapes_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
-    """The order with nodes that want only a value's shape right behind what they wait for."""
-    waiting = {}
-    for node in graph.nodes:
-        if facts_of(node.op).is_shape_only:
-            waiting[node.name] = len(set(node.predecessors))
-    result: list[str] = []
-    for name in order:
-        if name in waiting:
-            continue
-        todo = [name]
-        while todo:
-            result.append(todo.pop())
-            for reader in graph.successors[result[-1]]:
-                if reader in waiting:
-                    waiting[reader] -= 1
-                    if not waiting[reader]:
-                        todo.append(reader)
-    return tuple(result)
+def _order(graph: Graph, costs: Costs, device: str) -> tuple[str, ...]:
+    """Of two orders the one with fewer bytes in use on the average of all moments."""
+    by_peak = memory_order(graph, costs, device)
+    orders = (by_peak, updates_first(graph, by_peak))
+
+    def mean(order: tuple[str, ...]) -> float:
+        return float(simulate(graph, costs, Plan(order=order, device=device)).timeline.mean())
+
+    return min(orders, key=mean)

@@ -1,0 +1,134 @@
+"""Nodes that may run early: the order is theirs where it does not matter to the peak.
+
+`memory_order` looks at the peak alone. Under a limit every moment counts: a gradient is to be used
+up by its update at once, and a shape read while its value is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfmem.compact import ASSIGN, READ, UPDATE, Compact, compact
+from tfmem.ir import Graph
+from tfmem.ops import facts_of
+
+
+def updates_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
+    """The order with each update of a variable, and the light nodes that lead only to updates, as
+    soon as what they read is there.
+
+    An update still waits for all who read the old contents, which would be copied else. What
+    depends on nothing but inputs waits for the first node that reads it.
+    """
+    form = compact(graph)
+    return tuple(form.names[n] for n in _Walk(graph, [form.number[name] for name in order]).run())
+
+
+def shapes_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
+    """The order with nodes that want only a value's shape right behind what they wait for."""
+    waiting = {
+        node.name: len(set(node.predecessors))
+        for node in graph.nodes
+        if facts_of(node.op).is_shape_only
+    }
+    result: list[str] = []
+    for name in order:
+        if name in waiting:
+            continue
+        todo = [name]
+        while todo:
+            result.append(todo.pop())
+            for reader in graph.successors[result[-1]]:
+                if reader in waiting:
+                    waiting[reader] -= 1
+                    if not waiting[reader]:
+                        todo.append(reader)
+    return tuple(result)
+
+
+class _Walk:
+    """Takes the nodes that may not move in their order, and the others as soon as they can run."""
+
+    def __init__(self, graph: Graph, order: Sequence[int]) -> None:
+        self.form, self.order = compact(graph), order
+        count = len(self.form.names)
+        self.is_movable = _movable(graph, self.form)
+        waits = _waits(self.form, order)
+        before = [{*self.form.predecessors[n], *waits.get(n, ())} for n in range(count)]
+        self.is_idle = _idle(self.form, self.is_movable, before)
+        self.idle = [sorted(o for o in others if self.is_idle[o]) for others in before]
+        self.missing = [len(others) - len(i) for others, i in zip(before, self.idle, strict=True)]
+        self.after: list[list[int]] = [[] for _ in range(count)]
+        for node, others in enumerate(before):
+            for other in others:
+                if not self.is_idle[other]:
+                    self.after[other].append(node)
+        self.done = [False] * count
+        self.result: list[int] = []
+
+    def run(self) -> list[int]:
+        for is_late in (False, True):  # last what no other node leads to
+            for node in self.order:
+                if is_late or not self.is_movable[node]:
+                    self._take([node])
+        return self.result
+
+    def _take(self, todo: list[int]) -> None:
+        """Runs nodes, before each what only waited for being read, after it what waited for it."""
+        while todo:
+            node = todo[-1]
+            idle = [other for other in self.idle[node] if not self.done[other]]
+            if idle and not self.done[node]:
+                todo += reversed(idle)
+                continue
+            todo.pop()
+            if self.done[node]:
+                continue
+            self.done[node] = True
+            self.result.append(node)
+            for reader in reversed(self.after[node]):
+                self.missing[reader] -= 1
+                if self.is_movable[reader] and not self.missing[reader]:
+                    todo.append(reader)
+
+
+def _movable(graph: Graph, form: Compact) -> list[bool]:
+    """Updates of variables, and light nodes all of whose readers are movable."""
+    returned = {value.node for value in graph.outputs}
+    movable = [False] * len(form.names)
+    for number in reversed(range(len(form.names))):
+        node, readers = graph.nodes[number], form.successors[number]
+        if node.name in returned:
+            continue
+        is_update = form.kind[number] in (UPDATE, ASSIGN)
+        is_light = facts_of(node.op).is_light and bool(readers)
+        movable[number] = (is_update or is_light) and all(movable[reader] for reader in readers)
+    return movable
+
+
+def _waits(form: Compact, order: Sequence[int]) -> dict[int, set[int]]:
+    """For each update, the nodes before it that read what the variable held until then."""
+    readers: dict[int, set[int]] = {}  # of each variable, since its last update
+    shared: dict[int, int] = {}  # value -> variable whose buffer it shares
+    waits = {}
+    for node in order:
+        kind = form.kind[node]
+        for value in form.reads[node]:
+            if value in shared:
+                readers.setdefault(shared[value], set()).add(node)
+        if kind == READ:
+            shared[form.first[node]] = form.variables[node][0]
+            readers.setdefault(form.variables[node][0], set()).add(node)
+        elif kind in (UPDATE, ASSIGN):
+            found = set().union(*(readers.pop(v, set()) for v in form.variables[node]))
+            waits[node] = found - {node}
+    return waits
+
+
+def _idle(form: Compact, movable: Sequence[bool], before: Sequence[set[int]]) -> list[bool]:
+    """Movable nodes that depend on nothing but inputs and each other."""
+    idle = [False] * len(form.names)
+    for node in range(len(form.names)):
+        is_source = movable[node] and bool(form.successors[node])
+        idle[node] = is_source and all(form.is_input[o] or idle[o] for o in before[node])
+    return idle
