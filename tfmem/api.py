@@ -19,11 +19,12 @@ import tensorflow as tf
 from tfmem import host as host_module
 from tfmem import measure, variables
 from tfmem.arguments import flat_arguments
-from tfmem.budget import format_bytes, parse_bytes
+from tfmem.budget import format_bytes
 from tfmem.capture import Captured, capture
 from tfmem.costs import Costs, static_costs
 from tfmem.errors import Error, HostMemoryError
 from tfmem.ir import Graph, Value
+from tfmem.options import Options, checked_options
 from tfmem.passes.linearise import Linearise
 from tfmem.passes.place import Place
 from tfmem.passes.prune import Prune
@@ -33,7 +34,7 @@ from tfmem.passes.swap import Swap
 from tfmem.pipeline import Pass, run_passes
 from tfmem.plan import Plan
 from tfmem.planning.search import Decision, Request, carry_out, choose
-from tfmem.planning.strategy import TECHNIQUES, Strategy
+from tfmem.planning.strategy import Strategy
 from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.rebuild import Rewritten, rebuild
 from tfmem.report import Alive, Report
@@ -41,21 +42,6 @@ from tfmem.signature import signature_of
 from tfmem.tracing import canonical_arguments, fresh, is_recorded
 
 _log = logging.getLogger("tfmem")
-
-PROFILES = ("auto", "static", "measured")
-
-
-@dataclass(frozen=True)
-class Options:
-    """The keyword arguments of `optimize`, checked; see there."""
-
-    budget: int | None = None
-    device: str | None = None
-    host: str | None = None
-    techniques: frozenset[str] = frozenset(TECHNIQUES)
-    max_slowdown: float | None = None
-    strategy: Strategy | None = None
-    profile: str = "auto"
 
 
 @overload
@@ -121,14 +107,14 @@ def optimize(
       tfmem.Error: an argument is not valid. What can only be known when the function is called
         (a device that does not exist, a budget that cannot be met) is raised then.
     """
-    options = Options(
-        budget=None if budget is None else parse_bytes(budget),
+    options = checked_options(
+        budget=budget,
         device=device,
         host=host,
-        techniques=_checked_techniques(techniques),
-        max_slowdown=_checked_slowdown(max_slowdown),
-        strategy=_checked_strategy(strategy),
-        profile=_checked_profile(profile),
+        techniques=techniques,
+        max_slowdown=max_slowdown,
+        strategy=strategy,
+        profile=profile,
     )
     if function is None:
         return lambda decorated: Optimized(decorated, options)
@@ -386,31 +372,3 @@ def _decided(graph: Graph, costs: Costs, request: Request, strategy: Strategy | 
     if strategy is None:
         return choose(graph, costs, request)
     return carry_out(graph, costs, request, strategy)
-
-
-def _checked_techniques(techniques: Iterable[str] | None) -> frozenset[str]:
-    if techniques is None:
-        return frozenset(TECHNIQUES)
-    chosen = frozenset([techniques] if isinstance(techniques, str) else techniques)
-    unknown = sorted(map(str, chosen - frozenset(TECHNIQUES)))
-    if unknown:
-        raise Error(f"techniques={unknown}: unknown; choose from {', '.join(TECHNIQUES)}")
-    return chosen
-
-
-def _checked_slowdown(max_slowdown: float | None) -> float | None:
-    if max_slowdown is not None and not max_slowdown >= 1:
-        raise Error(f"max_slowdown={max_slowdown!r}: must be a factor of at least 1")
-    return max_slowdown
-
-
-def _checked_strategy(strategy: Any) -> Strategy | None:
-    if strategy is not None and not callable(getattr(strategy, "decide", None)):
-        raise Error(f"strategy={strategy!r} is no strategy; pass one such as tfmem.TensorFlowMem()")
-    return strategy  # type: ignore[no-any-return]
-
-
-def _checked_profile(profile: str) -> str:
-    if profile not in PROFILES:
-        raise Error(f"profile={profile!r}: use one of {', '.join(PROFILES)}")
-    return profile
