@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with 2.21.
-from tensorflow.core.protobuf import config_pb2, meta_graph_pb2
+from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.ops import handle_data_util
@@ -320,6 +320,8 @@ def _grappler_config() -> Any:
     config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR"  # only here: keeps While whole
     rewrites = config.graph_options.rewrite_options
     rewrites.min_graph_nodes = -1
+    # It would turn large sums into accumulations whose order, and so rounding, varies between runs.
+    rewrites.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
     if rewrites.disable_meta_optimizer:  # calls must be inlined even so
         rewrites.disable_meta_optimizer = False
         del rewrites.optimizers[:]

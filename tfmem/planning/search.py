@@ -11,8 +11,11 @@ from tfmem.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.space import Candidate, Setting, Terms, candidate, settings
 from tfmem.planning.strategy import Strategy
-from tfmem.planning.tensorflowmem import TensorFlowMem
+from tfmem.planning.tensorflowmem import FREE_WINDOW, TensorFlowMem
 from tfmem.simulate import Simulation, allocate, simulate
+
+_LOOSE = 0.02
+"""Part of the peak that running nodes out of order may add to it at worst."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,22 @@ def choose(graph: Graph, costs: Costs, request: Request) -> Decision:
         best = next(spaces).free_candidate
     else:
         best = _fastest(list(spaces), _policies(graph, costs, terms), request.budget)
-    return _checked(_decision(best, before, request), request, before)
+    return _checked(
+        _decision(_loosened(graph, costs, best, request), before, request), request, before
+    )
+
+
+def _loosened(graph: Graph, costs: Costs, found: Candidate, request: Request) -> Candidate:
+    """The plan with as many nodes in flight out of order as hardly need more memory."""
+    if found.plan.transfers or not found.plan.order:
+        return found
+    for window in (FREE_WINDOW, FREE_WINDOW // 2, FREE_WINDOW // 4):
+        plan = replace(found.plan, window=window)
+        more = simulate(graph, costs, plan).window_peak_bytes - found.simulation.peak_bytes
+        is_within = request.budget is None or found.peak_bytes + more <= request.budget
+        if is_within and more <= _LOOSE * found.simulation.peak_bytes:
+            return replace(found, plan=plan)
+    return found
 
 
 def _fastest(spaces: list[Setting], policies: list[Candidate], budget: int) -> Candidate:
