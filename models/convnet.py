@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import tensorflow as tf
 import tf_keras as keras
 
-from models import images, train
-from models.task import Task, count, size
+from models import train, vision
+from models.resnet import bottleneck
+from models.task import Task, size
 
 
 @dataclass(frozen=True)
@@ -38,60 +38,12 @@ GROWTH = "blocks"
 def build(config: Config) -> Task:
     """The network's variables and its training step, which takes (images, labels)."""
     keras.utils.set_random_seed(config.seed)
-    model = _network(config)
-    weights = tuple(model.trainable_variables)
-    kernels = [weight for weight in weights if len(weight.shape) == 4]
-    optimizer = keras.optimizers.SGD(config.learning_rate, momentum=0.9)
-    optimizer.build(weights)
-
-    def step(pictures: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            logits = model(pictures, training=True)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            loss = tf.reduce_mean(losses)
-            decay = config.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
-            total = loss + decay
-        optimizer.apply_gradients(zip(tape.gradient(total, weights), weights, strict=True))
-        return loss
-
-    return Task(
-        step=step,
-        batches=images.digits(config.batch, config.side, config.seed),
-        variables=(*model.variables, *optimizer.variables),
-        parameters=count(weights),
-        tokens=config.batch,
-    )
-
-
-def _network(config: Config) -> keras.Model:
-    inputs = keras.Input((config.side, config.side, 1), batch_size=config.batch)
-    x = _normalised(_convolution(config.width, 3)(inputs))
+    inputs = vision.pictures(config)
+    x = vision.normalised(vision.convolution(config.width, 3)(inputs))
     for stage in range(3):
         for block in range(config.blocks):
-            x = _bottleneck(x, config.width * 2**stage, strides=2 if stage and not block else 1)
-    x = keras.layers.GlobalAveragePooling2D()(x)
-    return keras.Model(inputs, keras.layers.Dense(images.CLASSES)(x))
-
-
-def _bottleneck(x: tf.Tensor, width: int, strides: int) -> tf.Tensor:
-    """1 x 1, 3 x 3 and 1 x 1 convolutions beside the identity, or a projection to the new shape."""
-    shortcut = x
-    if strides > 1 or x.shape[-1] != 4 * width:
-        shortcut = keras.layers.BatchNormalization()(_convolution(4 * width, 1, strides)(x))
-    y = _normalised(_convolution(width, 1)(x))
-    y = _normalised(_convolution(width, 3, strides)(y))
-    y = keras.layers.BatchNormalization()(_convolution(4 * width, 1)(y))
-    return tf.nn.relu(y + shortcut)
-
-
-def _convolution(width: int, side: int, strides: int = 1) -> keras.layers.Layer:
-    return keras.layers.Conv2D(
-        width, side, strides, padding="same", use_bias=False, kernel_initializer="he_normal"
-    )
-
-
-def _normalised(x: tf.Tensor) -> tf.Tensor:
-    return tf.nn.relu(keras.layers.BatchNormalization()(x))
+            x = bottleneck(x, config.width * 2**stage, strides=2 if stage and not block else 1)
+    return vision.task(config, vision.classifier(inputs, x))
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from tfmem.limited import is_out_of_memory
 TECHNIQUES = {
     "none": (),
     "order": ("order",),
+    "recompute": ("order", "recompute"),
     "order+swap": ("order", "swap"),
     "order+swap+place": ("order", "swap", "place"),
     "tfmem": None,
@@ -42,7 +43,7 @@ TECHNIQUES = {
 MODES = ("plain", *TECHNIQUES)
 """How a model can be trained; "plain" is TensorFlow as it is."""
 
-MODELS = ("moe_transformer", "convnet", "lstm")
+MODELS = ("moe_transformer", "gpt", "resnet", "unet", "densenet", "convnet", "lstm")
 
 
 @dataclass(frozen=True)

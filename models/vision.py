@@ -1,0 +1,68 @@
+"""What the convolutional models share: layers, and a training step on drawn digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras as keras
+
+from models import images
+from models.task import Task, count
+
+
+def convolution(width: int, side: int, strides: int = 1) -> keras.layers.Layer:
+    """A convolution without bias, for what is normalised after it."""
+    return keras.layers.Conv2D(
+        width, side, strides, padding="same", use_bias=False, kernel_initializer="he_normal"
+    )
+
+
+def normalised(x: tf.Tensor) -> tf.Tensor:
+    """Batch normalisation and ReLU."""
+    return tf.nn.relu(keras.layers.BatchNormalization()(x))
+
+
+def pictures(config: Any) -> tf.Tensor:
+    """The input of a network: (batch, side, side, 1)."""
+    return keras.Input((config.side, config.side, 1), batch_size=config.batch)
+
+
+def classifier(inputs: tf.Tensor, x: tf.Tensor) -> keras.Model:
+    """A network that tells the digits apart by the mean of its last features."""
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(inputs, keras.layers.Dense(images.CLASSES)(x))
+
+
+def task(config: Any, model: keras.Model) -> Task:
+    """Trains a network on digits by SGD with momentum 0.9; its step takes (images, labels).
+
+    The labels of a network whose output is a picture are the pixels that are ink.
+    """
+    weights = tuple(model.trainable_variables)
+    kernels = [weight for weight in weights if len(weight.shape) == 4]
+    optimizer = keras.optimizers.SGD(config.learning_rate, momentum=0.9)
+    optimizer.build(weights)
+
+    def step(inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = _loss(model(inputs, training=True), inputs, labels)
+            decay = config.weight_decay * tf.add_n([tf.nn.l2_loss(kernel) for kernel in kernels])
+            total = loss + decay
+        optimizer.apply_gradients(zip(tape.gradient(total, weights), weights, strict=True))
+        return loss
+
+    return Task(
+        step=step,
+        batches=images.digits(config.batch, config.side, config.seed),
+        variables=(*model.variables, *optimizer.variables),
+        parameters=count(weights),
+        tokens=config.batch,
+    )
+
+
+def _loss(outputs: tf.Tensor, inputs: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    if len(outputs.shape) == 4:
+        ink = tf.cast(inputs > 0.5, tf.float32)
+        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(ink, outputs))
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs))
