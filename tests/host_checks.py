@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from tfmem import host
+from tfmem import host, host_child
 from tfmem.errors import Error
 
 MIB = 2**20
@@ -151,9 +151,9 @@ def refusals() -> dict[str, str]:
             pass
 
     facts = {"slow": raised(lambda: enter(start_timeout=0.01))}
-    serve, host._SERVE = host._SERVE, "import no_such_tensorflow"
+    serve, host_child._SERVE = host_child._SERVE, "import no_such_tensorflow"
     facts["broken"] = raised(enter)
-    host._SERVE = serve
+    host_child._SERVE = serve
     facts["small"] = raised(lambda: enter(memory_limit=1000))
     facts["tracing"] = raised(lambda: tf.function(enter)())
     server = tf.distribute.Server({"other": ["localhost:0"]}, job_name="other", start=True)

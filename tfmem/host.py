@@ -11,28 +11,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import os
 import re
-import select
-import signal
 import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import IO
 
 from tfmem import loopback
 from tfmem.errors import Error, HostMemoryError
+from tfmem.host_child import DEVICE, JOB, HostProcess
 
-JOB = "tfmem_host"
-DEVICE = f"/job:{JOB}/replica:0/task:0/device:CPU:0"
-"""Full name of the host process's device."""
-
-_MIB = 2**20
-_ALLOCATOR = ("TF_CPU_ALLOCATOR", "TF_CPU_BFC", "TF_GPU_")
 _STREAMING = "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE"
 """By default TensorFlow streams eager operations to other processes, and a function that is called
 next overtakes them: in 104 of 300 tries one read a host variable's value from before an `assign`
@@ -40,122 +28,10 @@ that had returned, and a checkpoint was restored before such an `assign` (Tensor
 streaming an eager operation on the host takes 0.4 ms, not 0.16, and its error is its own. The
 variable is read at the first operation, not when the connection is made."""
 
-_SERVE = "import sys; del sys.path[0]; from tfmem.host_server import main; main()"
 _LOST = re.compile(
     r"remote workers have been restarted|Unable to find a context_id|Failed to connect to remote "
     r"host|Socket closed|Connection reset by peer|failed to connect to all addresses|recvmsg"
 )
-_NOISE = re.compile(r"\s*$|I\d{4} |WARNING: All log messages before absl|.*cuda_platform")
-
-
-@dataclass(frozen=True)
-class HostMemory:
-    """Memory of the host process.
-
-    Attributes:
-      current_bytes: held by its TensorFlow allocator now.
-      peak_bytes: most held by its TensorFlow allocator since it started.
-      resident_bytes: resident set of the whole process, TensorFlow's code and transfers included.
-      limit_bytes: limit of its allocator.
-    """
-
-    current_bytes: int
-    peak_bytes: int
-    resident_bytes: int
-    limit_bytes: int
-
-
-class HostProcess:
-    """A running host process, connected as a device of this process."""
-
-    def __init__(self, process: subprocess.Popen[str], log: IO[str], limit_bytes: int) -> None:
-        self.device = DEVICE
-        self.limit_bytes = limit_bytes
-        self.users = 0
-        self._process = process
-        self._log = log
-        self._lock = threading.Lock()
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it still runs."""
-        return self._process.poll() is None
-
-    def memory(self) -> HostMemory:
-        """Its memory, as reported by itself.
-
-        Raises:
-          HostMemoryError: it has ended.
-        """
-        with self._lock:
-            try:
-                _pipe(self._process.stdin).write("memory\n")
-                _pipe(self._process.stdin).flush()
-                fields = self._read(timeout=30)
-            except (OSError, ValueError) as error:
-                raise HostMemoryError(self.obituary()) from error
-        return HostMemory(
-            fields["current"], fields["peak"], fields["resident"], limit_bytes=self.limit_bytes
-        )
-
-    def wait_until_ready(self, timeout: float) -> int:
-        """Waits until it serves; returns its port.
-
-        Raises:
-          tfmem.Error: it ended, or did not serve within `timeout` seconds.
-        """
-        try:
-            return self._read(timeout)["port"]
-        except TimeoutError as error:
-            failure = f"it did not serve within {timeout:g} s"
-            cause: Exception = error
-        except (OSError, ValueError) as error:
-            failure = f"it ended with {_ending(self._process.wait())}"
-            cause = error
-        raise Error(
-            f"the host process could not start: {failure}. Its last output:\n{self.tail()}\n"
-            f"Check that `{sys.executable} -c 'import tensorflow'` works and that memory is free; "
-            "a slow machine may need start_timeout=..."
-        ) from cause
-
-    def wait(self, timeout: float) -> None:
-        """Waits for its end; subprocess.TimeoutExpired after `timeout` seconds."""
-        self._process.wait(timeout)
-
-    def obituary(self) -> str:
-        """One sentence on how it ended, and the end of its output."""
-        code = self._process.poll()
-        ending = "does not answer" if code is None else f"ended with {_ending(code)}"
-        output = self.tail()
-        return f"the host process (pid {self.pid}) {ending}" + (f":\n{output}" if output else "")
-
-    def tail(self) -> str:
-        """The last lines it wrote to its standard error."""
-        self._log.seek(0)
-        lines = [line for line in self._log.read().splitlines() if not _NOISE.match(line)]
-        return "\n".join(lines[-12:])
-
-    def stop(self) -> None:
-        """Ends it, by its process id, and waits for that."""
-        if self.is_alive:
-            self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._log):
-            with contextlib.suppress(OSError):
-                _pipe(stream).close()
-
-    def _read(self, timeout: float) -> dict[str, int]:
-        """One answer; TimeoutError, OSError or ValueError when there is none."""
-        stream = _pipe(self._process.stdout)
-        if not select.select([stream], [], [], timeout)[0]:
-            raise TimeoutError
-        fields: dict[str, int] = json.loads(stream.readline())
-        return fields
 
 
 _running: HostProcess | None = None
@@ -279,12 +155,8 @@ def _start(memory_limit: int | None, start_timeout: float) -> HostProcess:
     if _running is not None:
         _stop(_running)  # it died; its users still hold their blocks
     _check_may_connect()
-    limit_bytes = memory_limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if limit_bytes < _MIB:
-        raise Error(f"memory_limit={memory_limit} is less than 1 MiB; give it in bytes")
     os.environ[_STREAMING] = "false"
-    log = tempfile.TemporaryFile("w+", prefix="tfmem-host-", errors="replace")  # noqa: SIM115
-    process = HostProcess(_spawn(limit_bytes, log), log, limit_bytes // _MIB * _MIB)
+    process = HostProcess(memory_limit)
     try:
         _connect({JOB: [f"127.0.0.1:{process.wait_until_ready(start_timeout)}"]})
     except BaseException:
@@ -293,29 +165,6 @@ def _start(memory_limit: int | None, start_timeout: float) -> HostProcess:
     _running = process
     atexit.register(process.stop)
     return process
-
-
-def _spawn(limit_bytes: int, log: IO[str]) -> subprocess.Popen[str]:
-    """The child, with its own allocator and the paths of this process.
-
-    Its working folder is this process's, because a checkpoint's part for a variable that lives
-    there is written by the child, under the path that the owner gave.
-    """
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(_ALLOCATOR)}
-    own = {
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path),
-        "TF_CPU_ALLOCATOR_USE_BFC": "true",
-        "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit_bytes // _MIB),
-        "CUDA_VISIBLE_DEVICES": "-1",
-    }
-    return subprocess.Popen(
-        [sys.executable, "-c", _SERVE, JOB, str(os.getpid())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=log,
-        env=kept | own,
-        text=True,
-    )
 
 
 def _check_may_connect() -> None:
@@ -368,17 +217,6 @@ def _stop(process: HostProcess) -> None:
 def _job(device: str) -> str:
     found = re.match(r"/job:(\w+)", device)
     return found[1] if found else "localhost"
-
-
-def _ending(code: int) -> str:
-    """An exit status in words."""
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-
-
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    if stream is None:
-        raise ValueError("a pipe of the host process is missing")
-    return stream
 
 
 def free_bytes(device: str) -> int | None:
