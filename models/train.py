@@ -25,7 +25,7 @@ from absl import app, flags
 import tfmem
 from models.table import show_bytes, show_count
 from models.task import Model, Task
-from tfmem import measure
+from tfmem import devices, measure
 from tfmem.budget import parse_bytes
 from tfmem.errors import Error
 from tfmem.limited import is_out_of_memory
@@ -200,7 +200,7 @@ def _train(
     batch = next(batches)
     step, progress["predicted_peak_bytes"] = _prepare(setting, task, batch, host)
 
-    device = measure.scarce_device()
+    device = devices.scarce()
     tf.config.experimental.reset_memory_stats(device)
     for number in range(1, setting.steps + 1):
         start = time.perf_counter()

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from tests.host_checks import MIB, raised
-from tfmem import measure
+from tfmem import devices, measure
 
 
 def figures() -> dict[str, Any]:
@@ -36,7 +36,7 @@ def figures() -> dict[str, Any]:
         "scalars": found.scalars,
         "value": float(variable[0, 0]),
         "limit": measure.device_limit("CPU:0"),
-        "scarce": measure.scarce_device(),
+        "scarce": devices.scarce(),
         "no steps": raised(lambda: measure.measure(step, tf.constant(2.0), steps=0)),
     }
 
@@ -46,9 +46,9 @@ def names() -> dict[str, str]:
     given = ["CPU:0", "/cpu:0", "/device:CPU:0", "/job:localhost/replica:0/task:0/device:CPU:0"]
     wrong = ["GPU:5", "banana", "", "/job:ps/device:CPU:0"]
     return {
-        "same": " ".join({measure.full_device_name(name) for name in given}),
-        **{name: raised(lambda name=name: measure.full_device_name(name)) for name in wrong},
-        "none": raised(lambda: measure.full_device_name(None)),  # type: ignore[arg-type]
+        "same": " ".join({devices.full_name(name) for name in given}),
+        **{name: raised(lambda name=name: devices.full_name(name)) for name in wrong},
+        "none": raised(lambda: devices.full_name(None)),  # type: ignore[arg-type]
     }
 
 

@@ -20,7 +20,7 @@ TOUCHES_PRIVATE_PARTS = {
     "tracing",
     "variables",
 }
-KNOWS_TENSORFLOW = TOUCHES_PRIVATE_PARTS | {"api", "signature", "host", "host_server"}
+KNOWS_TENSORFLOW = TOUCHES_PRIVATE_PARTS | {"api", "devices", "signature", "host", "host_server"}
 
 
 def modules() -> dict[str, Path]:

@@ -16,8 +16,8 @@ from typing import Any, overload
 
 import tensorflow as tf
 
+from tfmem import devices, measure, variables
 from tfmem import host as host_module
-from tfmem import measure, variables
 from tfmem.arguments import flat_arguments
 from tfmem.budget import format_bytes
 from tfmem.capture import Captured, capture
@@ -341,9 +341,9 @@ def _request(options: Options) -> Request:
     Raises:
       tfmem.Error: a device does not exist, or the host is the scarce device.
     """
-    device = measure.full_device_name(options.device or measure.scarce_device())
+    device = devices.full_name(options.device or devices.scarce())
     named = options.host
-    host = measure.full_device_name(named) if named else variables.default_host(device)
+    host = devices.full_name(named) if named else variables.default_host(device)
     if host == device:
         raise Error(
             f"host={options.host!r} is the device whose memory is scarce ({device}): nothing would "

@@ -21,7 +21,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.ops import handle_data_util
 
-from tfmem import graphdefs, inference
+from tfmem import devices, graphdefs, inference
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
 from tfmem.inference import BODIES, Input, as_shape, is_variable
@@ -112,9 +112,10 @@ def capture(
 
     Raises:
       UnsupportedFunctionError: XLA compiles the function or a part of it, or a size is not known.
+      tfmem.Error: there is no such device.
     """
     refuse_compiled(concrete)
-    device = full_device(device)
+    device = devices.full_name(device)
     inputs = _inputs_of(concrete)
     actual = dict(zip((i.name for i in inputs), args or (), strict=False))
     places = {i.name: _place_of(i, actual.get(i.name), device) for i in inputs}
@@ -149,13 +150,6 @@ def capture(
         bounds={v: shape for v, shape in fixed.items() if reader.is_bounded(v)},
         handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
     )
-
-
-def full_device(name: str) -> str:
-    """A device's full name: ``CPU:0`` becomes ``/job:localhost/replica:0/task:0/device:CPU:0``."""
-    spec = tf.DeviceSpec.from_string(name if name.startswith("/") else f"/device:{name}")
-    local = tf.DeviceSpec(job="localhost", replica=0, task=0, device_type="CPU", device_index=0)
-    return str(local.make_merged_spec(spec).to_string())
 
 
 # What cannot be steered.

@@ -1,4 +1,4 @@
-"""Devices, their limits, and what a function really takes: bytes and seconds.
+"""Limits of devices, and what a function really takes: bytes and seconds.
 
 The figures are those of the device's own allocator. A GPU's keeps statistics always; the CPU's only
 when it is TensorFlow's BFC allocator, which is chosen by environment variables that are read once,
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tfmem import devices
 from tfmem.errors import Error
 
 MIB = 2**20
@@ -30,7 +31,6 @@ MIB = 2**20
 _USE_BFC = "TF_CPU_ALLOCATOR_USE_BFC"
 _BFC_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 _BFC_DEFAULT_MIB = 2**16  # process_state.cc
-_LOCAL = "/job:localhost/replica:0/task:0"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def measure(
       *args: its arguments; an iterator is advanced by each step.
       steps: measured calls, at least 1.
       warmup: calls before them.
-      device: a device of this process; default: `scarce_device()`.
+      device: a device of this process; default: `devices.scarce()`.
       **kwargs: its keyword arguments.
 
     Raises:
@@ -81,12 +81,12 @@ def measure(
 
     if steps < 1:
         raise Error(f"steps={steps}: at least one step must be measured")
-    name = full_device_name(device) if device else scarce_device()
+    name = devices.full_name(device) if device else devices.scarce()
     memory_info(name)
     for _ in range(warmup):
         function(*args, **kwargs)
     _synchronize()
-    tf.config.experimental.reset_memory_stats(_short(name))
+    tf.config.experimental.reset_memory_stats(devices.short_name(name))
 
     seconds, scalars = [], []
     for _ in range(steps):
@@ -109,26 +109,26 @@ def memory_info(device: str) -> tuple[int, int]:
     """
     import tensorflow as tf
 
-    name = full_device_name(device)
-    if not is_local(name):
+    name = devices.full_name(device)
+    if not devices.is_local(name):
         raise Error(
             f"the memory of {name} cannot be read from here, it belongs to another process; for "
             "tfmem's own host process use tfmem.host.running().memory()"
         )
-    if _kind(name) == "CPU" and not _cpu_uses_bfc():
+    if devices.kind(name) == "CPU" and not _cpu_uses_bfc():
         raise Error(
             f"the allocator of {name} keeps no statistics; set {_USE_BFC}=true (and {_BFC_LIMIT}=n "
             "for a limit of n MiB) in the environment before TensorFlow is imported, or use "
-            "tfmem.measure.run_limited"
+            "tfmem.limited.run_limited"
         )
     try:
-        info = tf.config.experimental.get_memory_info(_short(name))
+        info = tf.config.experimental.get_memory_info(devices.short_name(name))
     except ValueError as error:
         raise Error(f"the allocator of {name} keeps no statistics ({error})") from error
-    if _kind(name) == "CPU" and info["peak"] == 0:
+    if devices.kind(name) == "CPU" and info["peak"] == 0:
         with tf.device(name):
             probe = tf.zeros([64])
-        info = tf.config.experimental.get_memory_info(_short(name))
+        info = tf.config.experimental.get_memory_info(devices.short_name(name))
         del probe
         _must_count(name, info["peak"])
     return int(info["current"]), int(info["peak"])
@@ -151,51 +151,16 @@ def device_limit(device: str) -> int | None:
     Raises:
       tfmem.Error: there is no such device, or the variable's value is no number.
     """
-    name = full_device_name(device)
-    if not is_local(name):
+    name = devices.full_name(device)
+    if not devices.is_local(name):
         return None
-    if _kind(name) == "CPU":
+    if devices.kind(name) == "CPU":
         return _cpu_limit() if _cpu_uses_bfc() else None
     # `device_lib` is outside the public interface; seen to work in TensorFlow 2.21.
     from tensorflow.python.client import device_lib
 
     limits = {known.name: known.memory_limit for known in device_lib.list_local_devices()}
-    return int(limits[_short(name)]) or None
-
-
-def scarce_device() -> str:
-    """Full name of the device whose memory is scarce by default: GPU:0 if any, else CPU:0."""
-    names = device_names()
-    gpu = f"{_LOCAL}/device:GPU:0"
-    return gpu if gpu in names else f"{_LOCAL}/device:CPU:0"
-
-
-def device_names() -> tuple[str, ...]:
-    """Full names of the devices TensorFlow has: this process's, and those it is connected to."""
-    import tensorflow as tf
-
-    return tuple(_canonical(device.name) for device in tf.config.list_logical_devices())
-
-
-def full_device_name(device: str) -> str:
-    """Full name of an existing device, for example from ``GPU:0`` or ``/job:ps/device:CPU:0``.
-
-    Raises:
-      tfmem.Error: it is no device name, or there is no such device; the message lists those there.
-    """
-    names = device_names()
-    try:
-        name = _canonical(device)
-    except ValueError as error:
-        raise Error(f"{device!r} is no device name; {_there_are(names)}") from error
-    if name not in names:
-        raise Error(f"there is no device {device!r}; {_there_are(names)}")
-    return name
-
-
-def is_local(device: str) -> bool:
-    """Whether a device, by its full name, belongs to this process."""
-    return device.startswith(f"{_LOCAL}/")
+    return int(limits[devices.short_name(name)]) or None
 
 
 def claim_memory(device: str | None = None) -> None:
@@ -209,15 +174,15 @@ def claim_memory(device: str | None = None) -> None:
     """
     import tensorflow as tf
 
-    name = full_device_name(device) if device else scarce_device()
+    name = devices.full_name(device) if device else devices.scarce()
     limit = device_limit(name)
     if limit is None:
         raise Error(f"{name} has no limit of its own; set {_USE_BFC}=true and {_BFC_LIMIT}=n")
     memory_info(name)
-    if _kind(name) == "CPU" and limit > 4 * MIB:
+    if devices.kind(name) == "CPU" and limit > 4 * MIB:
         with tf.device(name):
             tf.raw_ops.Empty(shape=[limit - 4 * MIB], dtype=tf.uint8)
-    tf.config.experimental.reset_memory_stats(_short(name))
+    tf.config.experimental.reset_memory_stats(devices.short_name(name))
 
 
 def limit_gpu(limit_mib: int) -> None:
@@ -238,37 +203,6 @@ def limit_gpu(limit_mib: int) -> None:
         raise Error(
             f"GPU:0 can no longer be limited ({error}); do it before anything else"
         ) from error
-
-
-def _canonical(device: str) -> str:
-    import tensorflow as tf
-
-    if not isinstance(device, str):
-        raise ValueError(device)
-    spec = tf.DeviceSpec.from_string(device)
-    if spec.device_type is None:
-        raise ValueError(device)
-    full = tf.DeviceSpec(
-        job=spec.job or "localhost",
-        replica=spec.replica or 0,
-        task=spec.task or 0,
-        device_type=spec.device_type.upper(),
-        device_index=spec.device_index or 0,
-    )
-    return str(full.to_string())
-
-
-def _there_are(names: tuple[str, ...]) -> str:
-    return f"there are {', '.join(names)}"
-
-
-def _short(name: str) -> str:
-    """The name as `tf.config` wants it: of this process, without job, replica and task."""
-    return name.removeprefix(_LOCAL)
-
-
-def _kind(name: str) -> str:
-    return name.rsplit("/device:", 1)[1].split(":")[0]
 
 
 def _cpu_uses_bfc() -> bool:

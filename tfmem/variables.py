@@ -21,8 +21,8 @@ from itertools import product
 from types import FrameType
 from typing import Any
 
+from tfmem import devices
 from tfmem import host as host_module
-from tfmem import measure
 from tfmem.errors import Error
 
 _CHUNK_BYTES = 2**25
@@ -62,9 +62,9 @@ def move_variables(variables: Sequence[Any], device: str) -> None:
     """
     import tensorflow as tf
 
-    target = measure.full_device_name(device)
+    target = devices.full_name(device)
     found = {id(plain): plain for plain in map(_plain, variables)}
-    away = [plain for plain in found.values() if measure.full_device_name(plain.device) != target]
+    away = [plain for plain in found.values() if devices.full_name(plain.device) != target]
     twins: list[Any] = []  # not a comprehension: they must outlive an error until it is cleared
     try:
         for variable in away:
@@ -241,7 +241,7 @@ def host_variables(*, min_bytes: int = 2**20, host: str | None = None) -> Iterat
     Raises:
       tfmem.Error: the device does not exist, or there is no host.
     """
-    device = measure.full_device_name(host) if host else default_host()
+    device = devices.full_name(host) if host else default_host()
     if not device:
         raise Error(
             "host_variables() has no host to put variables on: this machine has no GPU, so CPU:0 "
@@ -254,8 +254,8 @@ def host_variables(*, min_bytes: int = 2**20, host: str | None = None) -> Iterat
 
 def default_host(device: str | None = None) -> str:
     """Where by default goes what leaves `device`, the scarce one if None; "" for nowhere."""
-    if "/device:CPU:" not in (device or measure.scarce_device()):
-        return measure.full_device_name("CPU:0")
+    if "/device:CPU:" not in (device or devices.scarce()):
+        return devices.full_name("CPU:0")
     process = host_module.running()
     return process.device if process else ""
 
