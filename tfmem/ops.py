@@ -59,7 +59,7 @@ _UNARY = """
     Abs Acos Acosh Asin Asinh Atan Atanh Ceil Conj Cos Cosh Digamma Erf Erfc Erfinv Exp Expm1 Floor
     Inv Invert Lgamma Log Log1p LogicalNot Ndtri Neg Reciprocal Rint Round Rsqrt Sigmoid Sign Sin
     Sinh Sqrt Square Tan Tanh Relu Relu6 Elu Selu LeakyRelu Softplus Softsign Softmax LogSoftmax
-    ClipByValue ZerosLike OnesLike
+    ClipByValue ZerosLike OnesLike _UnaryOpsComposition
 """
 _BINARY = """
     Add AddV2 Sub Mul MulNoNan Div DivNoNan RealDiv FloorDiv TruncateDiv FloorMod Mod TruncateMod
