@@ -17,6 +17,7 @@ always be put off until just before the first node that needs it.
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from tfmem.planning.pressure import Pressure
@@ -35,28 +36,38 @@ def forwards(
       bound: most bytes a free node may need while it runs.
       greedy: where no node is free, take the ready one that adds fewest bytes instead.
     """
-    return _Forwards(model, order, bound, greedy).run()
+    return _Forwards(model, order, bound, greedy=greedy).run()
 
 
 def backwards(model: Pressure, order: Sequence[int], bound: int) -> list[int]:
     """The order with each node that releases too little as late as it may run."""
-    return _Backwards(model, order, bound).run()
+    return _Backwards(model, order[::-1], bound).run()[::-1]
 
 
-class _Forwards:
-    def __init__(self, model: Pressure, order: Sequence[int], bound: int, greedy: bool) -> None:
-        self.model, self.bound, self.greedy = model, bound, greedy
+class _Sweep(ABC):
+    """Takes ready nodes one by one: a free one if there is any, else the first in the order.
+
+    The change of a node is what taking it adds to the bytes alive; it is free if that is at most 0
+    and the bytes it needs while it runs are within the bound.
+    """
+
+    def __init__(
+        self,
+        model: Pressure,
+        order: Sequence[int],
+        bound: int,
+        before: Sequence[Sequence[int]],
+        after: Sequence[Sequence[int]],
+        *,
+        greedy: bool = False,
+    ) -> None:
+        self.model, self.order, self.bound, self.greedy = model, order, bound, greedy
         self.rank = [0] * len(order)
         for position, node in enumerate(order):
             self.rank[node] = position
-        self.left = [len(readers) for readers in model.readers]
-        self.last = [0] * len(model.size)  # xor of the readers left: the reader itself once alone
-        for buffer, readers in enumerate(model.readers):
-            for node in readers:
-                self.last[buffer] ^= node
-        self.is_alive = [not ghost for ghost in model.is_ghost]
+        self.after = after
+        self.waiting = [len(nodes) for nodes in before]
         self.change = [self._first_change(node) for node in range(len(order))]
-        self.waiting = [len(before) for before in model.graph.predecessors]
         self.alive = 0
         self.done = [False] * len(order)
         self.free: list[tuple[int, int]] = []
@@ -64,27 +75,35 @@ class _Forwards:
         self.blocked: list[tuple[int, int, int]] = []
         self.stamp = 0
 
+    @abstractmethod
     def _first_change(self, node: int) -> int:
-        model = self.model
-        change = 0
-        for b in model.makes[node]:
-            if model.stays[b] or any(reader != node for reader in model.readers[b]):
-                change += model.size[b]
-        for b in model.reads[node]:
-            if len(model.readers[b]) == 1 and not model.stays[b] and not model.is_ghost[b]:
-                change -= model.size[b]
-        return change
+        """The change of a node before any is taken."""
+
+    @abstractmethod
+    def _needs(self, node: int) -> int:
+        """Bytes in use while a node runs that is taken now."""
+
+    @abstractmethod
+    def _take(self, node: int) -> None:
+        """Brings the changes of other nodes up to date with a node that was taken."""
 
     def run(self) -> list[int]:
-        order: list[int] = []
-        for node, count in sorted(enumerate(self.waiting), key=lambda item: self.rank[item[0]]):
-            if not count:
+        """All nodes, as they were taken."""
+        taken: list[int] = []
+        for node in self.order:
+            if not self.waiting[node]:
                 self._offer(node)
-        while len(order) < len(self.done):
+        while len(taken) < len(self.order):
             node = self._next()
-            order.append(node)
-            self._finish(node)
-        return order
+            taken.append(node)
+            self.done[node] = True
+            self.alive += self.change[node]
+            self._take(node)
+            for follower in self.after[node]:
+                self.waiting[follower] -= 1
+                if not self.waiting[follower]:
+                    self._offer(follower)
+        return taken
 
     def _offer(self, node: int) -> None:
         self.stamp += 1
@@ -114,6 +133,42 @@ class _Forwards:
                 continue
             return node
 
+    def _lower(self, node: int, nbytes: int) -> None:
+        """Lowers the change of a node that is still to be taken."""
+        if node < 0 or self.done[node]:
+            return
+        self.change[node] -= nbytes
+        if not self.waiting[node]:
+            if self.change[node] <= 0:
+                heapq.heappush(self.free, (self.rank[node], node))
+            if self.greedy:
+                heapq.heappush(self.rest, (self.change[node], -self.stamp, node))
+
+
+class _Forwards(_Sweep):
+    """Takes nodes from the start."""
+
+    def __init__(self, model: Pressure, order: Sequence[int], bound: int, *, greedy: bool) -> None:
+        graph = model.graph
+        super().__init__(model, order, bound, graph.predecessors, graph.successors, greedy=greedy)
+        self.left = [len(readers) for readers in model.readers]
+        self.last = [0] * len(model.size)  # xor of the readers left: the reader itself once alone
+        for buffer, readers in enumerate(model.readers):
+            for node in readers:
+                self.last[buffer] ^= node
+        self.is_alive = [not ghost for ghost in model.is_ghost]
+
+    def _first_change(self, node: int) -> int:
+        model = self.model
+        change = 0
+        for b in model.makes[node]:
+            if model.stays[b] or any(reader != node for reader in model.readers[b]):
+                change += model.size[b]
+        for b in model.reads[node]:
+            if len(model.readers[b]) == 1 and not model.stays[b] and not model.is_ghost[b]:
+                change -= model.size[b]
+        return change
+
     def _needs(self, node: int) -> int:
         model, needs = self.model, self.alive + self.model.scratch[node]
         taken = -1
@@ -126,109 +181,49 @@ class _Forwards:
                 needs += model.size[b]
         return needs
 
-    def _finish(self, node: int) -> None:
+    def _take(self, node: int) -> None:
         model = self.model
-        self.done[node] = True
-        self.alive += self.change[node]
         for b in model.reads[node]:
             self.left[b] -= 1
             self.last[b] ^= node
             if self.is_alive[b]:
                 if self.left[b] == 1 and not model.stays[b]:
-                    self._drop(self.last[b], model.size[b])
+                    self._lower(self.last[b], model.size[b])
             elif self._is_spared(b):
-                self._drop(model.maker[b], model.size[b])
+                self._lower(model.maker[b], model.size[b])
         for b in model.makes[node]:
             self.is_alive[b] = True
             if self.left[b] == 1 and model.is_ghost[b] and not model.stays[b]:
-                self._drop(self.last[b], model.size[b])
-        for follower in model.graph.successors[node]:
-            self.waiting[follower] -= 1
-            if not self.waiting[follower]:
-                self._offer(follower)
+                self._lower(self.last[b], model.size[b])
 
     def _is_spared(self, ghost: int) -> bool:
         """Whether its maker, an update that has not run, just stopped having to make a ghost."""
         own = self.model.maker[ghost] in self.model.readers[ghost]
         return self.left[ghost] == int(own) and not self.model.stays[ghost]
 
-    def _drop(self, node: int, nbytes: int) -> None:
-        """A node that will release these bytes when it runs, or need not make them."""
-        if node < 0 or self.done[node]:
-            return
-        self.change[node] -= nbytes
-        if not self.waiting[node]:
-            if self.change[node] <= 0:
-                heapq.heappush(self.free, (self.rank[node], node))
-            if self.greedy:
-                heapq.heappush(self.rest, (self.change[node], -self.stamp, node))
 
-
-class _Backwards:
-    """Takes nodes from the end; the change of a node is what running it adds to what is alive."""
+class _Backwards(_Sweep):
+    """Takes nodes from the end; the order is given from the end, too."""
 
     def __init__(self, model: Pressure, order: Sequence[int], bound: int) -> None:
-        self.model, self.bound = model, bound
-        self.rank = [0] * len(order)
-        for position, node in enumerate(order):
-            self.rank[node] = -position
-        self.later = [0] * len(model.size)  # readers of each buffer already taken
-        self.change = [self._first_change(node) for node in range(len(order))]
-        self.waiting = [len(after) for after in model.graph.successors]
+        super().__init__(model, order, bound, model.graph.successors, model.graph.predecessors)
         self.alive = sum(size for size, stays in zip(model.size, model.stays, strict=True) if stays)
-        self.done = [False] * len(order)
-        self.free: list[tuple[int, int]] = []
-        self.rest: list[tuple[int, int]] = []
-        self.blocked: list[tuple[int, int, int]] = []
+        self.later = [0] * len(model.size)  # readers of each buffer already taken
 
     def _first_change(self, node: int) -> int:
         model = self.model
         change = 0
         for b in model.makes[node]:
             if model.stays[b] or (model.readers[b] and not model.is_ghost[b]):
-                change += model.size[b]
+                change -= model.size[b]
         for b in model.reads[node]:
             if not model.stays[b] and not (model.is_ghost[b] and model.maker[b] in (-1, node)):
-                change -= model.size[b]
+                change += model.size[b]
         return change
 
-    def run(self) -> list[int]:
-        order: list[int] = []
-        for node, count in enumerate(self.waiting):
-            if not count:
-                self._offer(node)
-        while len(order) < len(self.done):
-            node = self._next()
-            order.append(node)
-            self._finish(node)
-        order.reverse()
-        return order
-
-    def _offer(self, node: int) -> None:
-        if self.change[node] >= 0:
-            heapq.heappush(self.free, (self.rank[node], node))
-        heapq.heappush(self.rest, (self.rank[node], node))
-
-    def _next(self) -> int:
-        while self.blocked and self.alive + self.blocked[0][0] <= self.bound:
-            _, rank, node = heapq.heappop(self.blocked)
-            heapq.heappush(self.free, (rank, node))
-        while self.free:
-            rank, node = heapq.heappop(self.free)
-            if self.done[node]:
-                continue
-            needs = self._needs(node)
-            if needs <= self.bound:
-                return node
-            heapq.heappush(self.blocked, (needs - self.alive, rank, node))
-        while self.done[self.rest[0][1]]:
-            heapq.heappop(self.rest)
-        return heapq.heappop(self.rest)[1]
-
     def _needs(self, node: int) -> int:
-        """Bytes in use while a node runs just before those already taken."""
         model = self.model
-        needs = self.alive - self.change[node] + model.scratch[node]
+        needs = self.alive + self.change[node] + model.scratch[node]
         taken = -1
         for source, output in model.takes[node]:
             if not self.later[source] and not model.stays[source]:
@@ -240,43 +235,30 @@ class _Backwards:
                 needs += model.size[b]
         return needs
 
-    def _finish(self, node: int) -> None:
+    def _take(self, node: int) -> None:
         model = self.model
-        self.done[node] = True
-        self.alive -= self.change[node]
         for b in model.makes[node]:
             if model.is_ghost[b]:
                 self._pass_ghost(b, node)
         for b in model.reads[node]:
             self.later[b] += 1
             if self.later[b] == 1 and not model.stays[b]:
-                self._take(b, node)
-        for before in model.graph.predecessors[node]:
-            self.waiting[before] -= 1
-            if not self.waiting[before]:
-                self._offer(before)
+                self._keep(b, node)
 
-    def _take(self, b: int, node: int) -> None:
+    def _keep(self, b: int, node: int) -> None:
         """The last reader of a buffer is found: the others do not release it."""
         model = self.model
         if model.is_ghost[b]:
             if model.maker[b] < 0 or self.done[model.maker[b]]:
                 return
-            self._raise(model.maker[b], model.size[b])
+            self._lower(model.maker[b], model.size[b])
         for reader in model.readers[b]:
             if reader != node and not (model.is_ghost[b] and reader == model.maker[b]):
-                self._raise(reader, model.size[b])
+                self._lower(reader, model.size[b])
 
     def _pass_ghost(self, b: int, node: int) -> None:
         """The update is taken: readers before it read the variable and release nothing."""
         if not self.later[b] and not self.model.stays[b]:
             for reader in self.model.readers[b]:
                 if reader != node:
-                    self._raise(reader, self.model.size[b])
-
-    def _raise(self, node: int, nbytes: int) -> None:
-        if self.done[node]:
-            return
-        self.change[node] += nbytes
-        if not self.waiting[node] and self.change[node] >= 0:
-            heapq.heappush(self.free, (self.rank[node], node))
+                    self._lower(reader, self.model.size[b])
