@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -188,6 +191,13 @@ def test_train_reports_what_went_wrong_as_the_outcome():
 
 
 # --- benchmarks
+
+
+def test_scripts_show_nothing_of_tensorflows_start():
+    variables = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-c", "import models.bench, tensorflow; tensorflow.zeros([])"]
+    done = subprocess.run(command, env=variables, capture_output=True, check=True)
+    assert done.stdout + done.stderr == b""
 
 
 @pytest.mark.parametrize("most", [1, 3, 4, 7, 100])
