@@ -2,6 +2,7 @@
 
     python -m models.bench capacity MODEL --limit=600MB     the largest model that trains
     python -m models.bench compare MODEL                    every mode at one size
+    python -m models.bench frontier MODEL                   every budget down to the least
     python -m models.bench time MODEL                       step times, taken in turn in one process
     python -m models.bench run MODEL --mode=order           one run, in this process
 
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
+from models.frontier import draw, frontier, frontier_table
 from models.table import (
     show_bytes,
     show_count,
@@ -45,7 +47,9 @@ flags.DEFINE_string("budget", None, "Bytes tfmem may use; default: the limit, if
 flags.DEFINE_string("config", "small", "Which of the model's configurations to begin with.")
 flags.DEFINE_multi_string("set", [], "A field of the configuration, as experts=8; repeatable.")
 flags.DEFINE_list("modes", None, f"Modes to run, of {', '.join(MODES)}.")
-flags.DEFINE_enum("mode", "plain", MODES, "For run: the mode.")
+flags.DEFINE_enum("mode", "plain", MODES, "For run and frontier: the mode.")
+flags.DEFINE_integer("points", 8, "For frontier: how many budgets.")
+flags.DEFINE_string("picture", "", "For frontier: .png file that takes the picture.")
 flags.DEFINE_integer("steps", None, "Steps of a run; default: 3 for capacity, 5 otherwise.")
 flags.DEFINE_integer("rounds", 1, "For compare and time: runs of each mode, in turn; medians.")
 flags.DEFINE_float("resolution", 0.1, "For capacity: stop when the answer is known to this part.")
@@ -229,11 +233,9 @@ def compare_table(results: list[tuple[Row, float | None]]) -> str:
         "variables",
         "outcome",
     ]
-    plain = results[0][0].losses
     lines = []
     for row, variables in results:
-        same_length = bool(plain) and len(row.losses) == len(plain)
-        losses = relative_difference(plain, row.losses) if same_length else None
+        losses = _loss_difference(results[0][0], row)
         figures = [*_figures(row), _prediction_error(row)]
         differences = [show_difference(losses), show_difference(variables)]
         lines.append([row.mode, *figures, *differences, row.outcome[:80]])
@@ -305,6 +307,23 @@ def _compare(model: str) -> None:
     print(compare_table(results))
 
 
+def _frontier(model: str) -> None:
+    mode = flags.FLAGS.mode if flags.FLAGS.mode != "plain" else "recompute"
+    setting = _in_mode(_setting(model, steps=5), mode, _setting(model, steps=5).changes)
+    points = []
+    for point in frontier(setting, flags.FLAGS.points, run_alone, _loss_difference):
+        record(point.row)
+        points.append(point)
+    print(frontier_table(points))
+    if flags.FLAGS.picture:
+        draw(points, flags.FLAGS.picture)
+
+
+def _loss_difference(plain: Row, row: Row) -> float | None:
+    same_length = bool(plain.losses) and len(row.losses) == len(plain.losses)
+    return relative_difference(plain.losses, row.losses) if same_length else None
+
+
 def _time(model: str) -> None:
     modes = flags.FLAGS.modes or ["plain", "none", "order"]
     setting = _setting(model, steps=5)
@@ -313,7 +332,13 @@ def _time(model: str) -> None:
     print(time_table(seconds))
 
 
-_COMMANDS = {"run": _run, "time": _time, "capacity": _capacity, "compare": _compare}
+_COMMANDS = {
+    "run": _run,
+    "time": _time,
+    "capacity": _capacity,
+    "compare": _compare,
+    "frontier": _frontier,
+}
 
 
 def main(argv: list[str]) -> None:

@@ -27,7 +27,7 @@ from models.table import show_bytes, show_count
 from models.task import Model, Task
 from tfmem import devices, measure
 from tfmem.budget import parse_bytes
-from tfmem.errors import Error
+from tfmem.errors import BudgetError, Error
 from tfmem.limited import is_out_of_memory
 
 TECHNIQUES = {
@@ -38,7 +38,8 @@ TECHNIQUES = {
     "order+swap+place": ("order", "swap", "place"),
     "tfmem": None,
 }
-"""What tfmem does in each of its modes, needed or not; None leaves it to the budget."""
+"""What tfmem may do in each of its modes; None allows everything. "recompute" and "tfmem" are plans
+for the budget, the others carry the published policy out, whether it is needed or not."""
 
 MODES = ("plain", *TECHNIQUES)
 """How a model can be trained; "plain" is TensorFlow as it is."""
@@ -59,6 +60,9 @@ class Row:
       step_seconds: median over the steps after the first, which also warms up.
       parameters: how many numbers are trained.
       losses: of each step.
+      predicted_slowdown: the plan's step time over the original's, both simulated.
+      used: how many values the plan recomputes and swaps, and how many variables it places.
+      least_bytes: where a budget was refused, the least that would not be.
       outcome: "trained", "out of memory", "refused: ..." (by tfmem) or "error: ...".
       config: the fields of the model's configuration that are not the default's.
     """
@@ -71,6 +75,9 @@ class Row:
     step_seconds: float | None = None
     parameters: int | None = None
     losses: tuple[float, ...] = ()
+    predicted_slowdown: float | None = None
+    used: dict[str, int] = dataclasses.field(default_factory=dict)
+    least_bytes: int | None = None
     outcome: str = "trained"
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -164,7 +171,8 @@ def train(setting: Setting, on_step: OnStep | None = None) -> Row:
         with contextlib.ExitStack() as stack:
             _train(setting, progress, stack, on_step)
     except Exception as error:
-        row = dataclasses.replace(row, outcome=describe(error))
+        least = error.least_bytes if isinstance(error, BudgetError) else None
+        row = dataclasses.replace(row, outcome=describe(error), least_bytes=least)
 
     losses, seconds = progress.pop("losses"), progress.pop("seconds")
     row = dataclasses.replace(
@@ -198,7 +206,9 @@ def _train(
     progress["parameters"] = task.parameters
     batches = iter(task.batches)
     batch = next(batches)
-    step, progress["predicted_peak_bytes"] = _prepare(setting, task, batch, host)
+    step, plan = _prepare(setting, task, batch, host)
+    if plan is not None:
+        progress |= _predictions(plan)
 
     device = devices.scarce()
     tf.config.experimental.reset_memory_stats(device)
@@ -253,23 +263,37 @@ def _build(setting: Setting, host: str | None) -> Task:
 
 def _prepare(
     setting: Setting, task: Task, batch: tuple[tf.Tensor, ...], host: str | None
-) -> tuple[Callable[..., tf.Tensor], int | None]:
-    """The step as a function that is ready to run, and its predicted peak."""
+) -> tuple[Callable[..., tf.Tensor], tfmem.Plan | None]:
+    """The step as a function that is ready to run, and its plan."""
     function = tf.function(task.step)
     if setting.mode == "plain":
         return function.get_concrete_function(*batch), None
+    is_planned = setting.mode in ("tfmem", "recompute")
     optimized = tfmem.optimize(
         function,
         budget=setting.budget,
         host=host,
         techniques=TECHNIQUES[setting.mode],
-        strategy=None if setting.mode == "tfmem" else tfmem.TensorFlowMem(),
+        strategy=None if is_planned else tfmem.TensorFlowMem(),
     )
     optimized.get_concrete_function(*batch)
     report = optimized.report(*batch)
     if setting.timeline:
         np.savez(setting.timeline, before=report.baseline_timeline, after=report.timeline)
-    return optimized, report.plan.peak_bytes
+    return optimized, report.plan
+
+
+def _predictions(plan: tfmem.Plan) -> dict[str, Any]:
+    """What a plan says of its step, as fields of a `Row`."""
+    return {
+        "predicted_peak_bytes": plan.peak_bytes,
+        "predicted_slowdown": plan.step_seconds / plan.baseline_step_seconds,
+        "used": {
+            "recomputed": len(plan.recomputations),
+            "swapped": len(plan.evictions),
+            "placed": len(plan.placements),
+        },
+    }
 
 
 def describe(error: Exception) -> str:

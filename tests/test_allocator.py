@@ -40,13 +40,13 @@ def test_regions_double_and_neighbours_join() -> None:
     assert pool.reserved == (2 + 4 + 32) * MIB
 
 
-def test_a_limit_ends_the_growth() -> None:
+def test_a_limit_is_one_region_and_is_not_passed() -> None:
     pool = Bfc(limit=5 * MIB)
-    pool.allocate(2 * MIB)
-    pool.allocate(2 * MIB)
-    assert pool.reserved == 5 * MIB
+    chunks = [pool.allocate(2 * MIB) for _ in range(2)]
     assert pool.fits
-    pool.allocate(2 * MIB)
+    assert pool.reserved == 5 * MIB
+    pool.release(chunks[0])
+    pool.allocate(2 * MIB + 256)  # three MiB are free, but not together
     assert not pool.fits
 
 

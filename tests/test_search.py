@@ -76,7 +76,7 @@ def test_a_plan_keeps_its_budget_in_the_eyes_of_the_checker(
 @given(graphs, st.booleans())
 def test_more_budget_is_never_slower(graph: Graph, has_host: bool) -> None:
     host, techniques = (HOST, frozenset(TECHNIQUES)) if has_host else ("", RECOMPUTE)
-    shares = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+    shares = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0, 1.3)
     seconds = [
         made.step_seconds
         for budget in budgets(graph, *shares)
@@ -88,7 +88,7 @@ def test_more_budget_is_never_slower(graph: Graph, has_host: bool) -> None:
 
 def test_a_budget_above_the_peak_changes_nothing() -> None:
     graph = training_chain(10)
-    made = plan(graph, budgets(graph, 1.0)[0]).plan
+    made = plan(graph, budgets(graph, 1.2)[0] + 1).plan
     assert made.is_noop
     assert "within the budget" in made.reason
 

@@ -36,10 +36,12 @@ class _Chunk:
 
 @dataclass(slots=True)
 class Bfc:
-    """An allocator that grows by regions, each twice as large as the one before.
+    """An allocator that takes its limit as one region, or without one grows by regions.
+
+    Each of the latter is twice as large as the one before.
 
     Attributes:
-      limit: most bytes of all regions together; None for no limit.
+      limit: bytes of the only region; None for no limit.
       fits: whether every request could be served within the limit (all are served here).
       in_use: bytes of all chunks handed out.
       reserved: bytes of all regions.
@@ -52,6 +54,11 @@ class Bfc:
     region: int = _FIRST_REGION
     free: list[tuple[int, int]] = field(default_factory=list)  # (size, address), best fit first
     chunks: dict[int, _Chunk] = field(default_factory=dict)  # free ones by address
+
+    def __post_init__(self) -> None:
+        if self.limit is not None:
+            self._insert(_Chunk(1, self.limit))
+            self.reserved = self.limit
 
     def allocate(self, size: int) -> _Chunk:
         """The smallest free chunk of at least `size` bytes, the lowest of those."""
@@ -87,19 +94,22 @@ class Bfc:
         self._insert(chunk)
 
     def _extend(self, size: int) -> None:
+        if self.limit is not None:
+            self.fits = False
+            self._grow(size)
+            return
         is_larger = False
         while size > self.region:
             self.region *= 2
             is_larger = True
-        grown = self.region
-        if self.limit is not None and grown > self.limit - self.reserved:
-            grown = max(size, self.limit - self.reserved)
-            self.fits = self.fits and size <= self.limit - self.reserved
-        # Regions are not joined with one another: the addresses leave a gap.
-        self._insert(_Chunk(2 * self.reserved + 1, grown))
-        self.reserved += grown
+        self._grow(self.region)
         if not is_larger:
             self.region *= 2
+
+    def _grow(self, size: int) -> None:
+        # Regions are not joined with one another: the addresses leave a gap.
+        self._insert(_Chunk(2 * self.reserved + 1, size))
+        self.reserved += size
 
     def _insert(self, chunk: _Chunk) -> None:
         insort(self.free, (chunk.size, chunk.begin))
@@ -138,7 +148,7 @@ def replay(
     Args:
       lifetimes: when each buffer begins and ends.
       workspace: bytes each node of the order holds while it runs.
-      limit: the allocator's hard limit.
+      limit: the allocator's hard limit, which it has claimed at once.
       steps: how many; from the second on they usually repeat.
     """
     pool = Bfc(limit)

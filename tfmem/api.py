@@ -21,6 +21,7 @@ from tfmem import host as host_module
 from tfmem.arguments import flat_arguments
 from tfmem.budget import format_bytes
 from tfmem.capture import Captured, capture
+from tfmem.clones import with_clones
 from tfmem.costs import Costs, static_costs
 from tfmem.errors import Error, HostMemoryError
 from tfmem.ir import Graph, Value
@@ -294,18 +295,19 @@ class _Entry:
 
     def report(self) -> Report:
         plan, after = self.decision.plan, self.decision.after
+        graph = with_clones(self.graph, plan.recomputations)
         return Report(
             plan=plan,
             baseline_timeline=self.decision.before.timeline,
             timeline=after.timeline,
-            alive_at_peak=tuple(self._alive(*item) for item in after.alive_at_peak),
+            alive_at_peak=tuple(self._alive(graph, *item) for item in after.alive_at_peak),
             measured_peak_bytes=_measured_peak(plan.device) if self.rewritten else None,
             planning_seconds=self.seconds,
         )
 
-    def _alive(self, value: Value, nbytes: int) -> Alive:
-        op = self.captured.graph.by_name[value.node].op
-        return Alive(value, op, nbytes, self.captured.source(value.node))
+    def _alive(self, graph: Graph, value: Value, nbytes: int) -> Alive:
+        node = graph.by_name[value.node]
+        return Alive(value, node.op, nbytes, self.captured.source(node.origin or node.name))
 
 
 def _measured_peak(device: str) -> int | None:
@@ -354,7 +356,8 @@ def _request(options: Options) -> Request:
     if budget is None and options.strategy is None:
         budget = measure.device_limit(device)
     techniques = options.techniques if host else options.techniques - {"swap", "place"}
-    return Request(device, host, budget, techniques, options.max_slowdown)
+    limit = measure.region_bytes(device)
+    return Request(device, host, budget, techniques, limit, options.max_slowdown)
 
 
 def _check_host_memory(plan: Plan) -> None:

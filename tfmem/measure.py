@@ -179,10 +179,39 @@ def claim_memory(device: str | None = None) -> None:
     if limit is None:
         raise Error(f"{name} has no limit of its own; set {_USE_BFC}=true and {_BFC_LIMIT}=n")
     memory_info(name)
-    if devices.kind(name) == "CPU" and limit > 4 * MIB:
+    if devices.kind(name) == "CPU" and limit > _UNCLAIMED:
         with tf.device(name):
-            tf.raw_ops.Empty(shape=[limit - 4 * MIB], dtype=tf.uint8)
+            tf.raw_ops.Empty(shape=[limit - _UNCLAIMED], dtype=tf.uint8)
+        _claimed.add(name)
     tf.config.experimental.reset_memory_stats(devices.short_name(name))
+
+
+_UNCLAIMED = 4 * MIB
+"""What the CPU's allocator keeps in regions of its own when the rest is claimed at once."""
+
+_claimed: set[str] = set()
+
+
+def region_bytes(device: str) -> int | None:
+    """Size of the one region that a local device's allocator has; None if it grows by regions.
+
+    A GPU's allocator takes all its memory at once, unless its memory is let grow; a CPU's does if
+    `claim_memory` was called.
+
+    Raises:
+      tfmem.Error: there is no such device.
+    """
+    import tensorflow as tf
+
+    name = devices.full_name(device)
+    if devices.kind(name) == "CPU":
+        return (_cpu_limit() - _UNCLAIMED) if name in _claimed else None
+    if not devices.is_local(name) or devices.kind(name) != "GPU":
+        return None
+    grows = any(
+        map(tf.config.experimental.get_memory_growth, tf.config.list_physical_devices("GPU"))
+    )
+    return None if grows else device_limit(name)
 
 
 def limit_gpu(limit_mib: int) -> None:

@@ -91,7 +91,7 @@ def allocate(graph: Graph, costs: Costs, plan: Plan, *, limit: int | None = None
       graph: the captured graph.
       costs: as for `simulate`.
       plan: the plan.
-      limit: hard limit of the allocator in bytes; None if it may grow.
+      limit: hard limit of the allocator in bytes, claimed at once; None if it may grow.
     """
     steps = program(graph, plan)
     held, _ = _clocks(steps, costs)

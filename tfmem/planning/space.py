@@ -35,16 +35,33 @@ _HALVINGS = 3
 _EFFORT = 100_000
 """Nodes that are looked at for one budget: small graphs are searched through, large ones not."""
 
+_ROOM = 0.96
+"""Part of a hard limit that plans may fill: peaks are predicted to a few per cent."""
+
 UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan, what it is simulated to do, and its peak in the allocator."""
+    """A plan and what it is predicted to do.
+
+    Attributes:
+      plan: the plan, its own predictions not filled in.
+      simulation: of the plan.
+      peak_bytes: its peak in the allocator.
+      fits: whether the allocator has room for it, the holes between chunks considered.
+      room: bytes of the allocator that a plan may count on.
+    """
 
     plan: Plan
     simulation: Simulation
     peak_bytes: int
+    fits: bool
+    room: int
+
+    def keeps(self, budget: int) -> bool:
+        """Whether the budget holds, and the allocator's limit with all the holes between chunks."""
+        return self.fits and self.peak_bytes <= budget
 
     @property
     def rank(self) -> tuple[float, int]:
@@ -54,11 +71,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Terms:
-    """Under which terms plans are made: where, and with what."""
+    """Under which terms plans are made: where, with what, in an allocator of what limit."""
 
     device: str
     host: str
     techniques: frozenset[str]
+    limit: int | None = None
 
 
 class Setting:
@@ -98,7 +116,7 @@ class Setting:
                 continue
             made = self.at(self.limit(number))
             lost = lost + 1 if made is None else 0
-            if made is not None and made.peak_bytes <= budget:
+            if made is not None and made.keeps(budget):
                 yield made
                 looks -= 1
                 if not looks:
@@ -168,12 +186,15 @@ class Setting:
     def _candidate(self, made: Schedule, limit: int) -> Candidate:
         plan = plan_of(made, self.stage, self.base, self.beside, limit)
         plan = replace(plan, device=self.terms.device, host=self.terms.host)
-        return candidate(self.graph, self.costs, plan)
+        return candidate(self.graph, self.costs, plan, self.terms.limit)
 
 
-def candidate(graph: Graph, costs: Costs, plan: Plan) -> Candidate:
-    """A plan with its simulation and its peak."""
-    return Candidate(plan, simulate(graph, costs, plan), allocate(graph, costs, plan).peak_bytes)
+def candidate(graph: Graph, costs: Costs, plan: Plan, limit: int | None) -> Candidate:
+    """A plan with its simulation and its peak in an allocator of this limit."""
+    room = UNLIMITED if limit is None else int(_ROOM * limit)
+    allocation = allocate(graph, costs, plan, limit=None if limit is None else room)
+    simulation = simulate(graph, costs, plan)
+    return Candidate(plan, simulation, allocation.peak_bytes, allocation.fits, room)
 
 
 def settings(graph: Graph, costs: Costs, terms: Terms) -> Iterator[Setting]:

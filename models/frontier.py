@@ -1,0 +1,117 @@
+"""The frontier: what a step costs at each budget, from the original's peak to the least one.
+
+Each budget that the planner accepts is run in a process of its own under a hard limit of the same
+size. Rows first; the table and the picture are made of rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.table import show_bytes, show_difference, show_seconds, table
+from models.train import Row, Setting
+
+
+@dataclass(frozen=True)
+class Point:
+    """One budget.
+
+    Attributes:
+      budget: bytes that were asked for.
+      row: what its run gave.
+      difference: how far its losses are from plain TensorFlow's, relative; None if it did not run.
+    """
+
+    budget: int
+    row: Row
+    difference: float | None
+
+
+def frontier(
+    setting: Setting,
+    points: int,
+    run: Callable[[Setting], Row],
+    compare: Callable[[Row, Row], float | None],
+) -> Iterator[Point]:
+    """Plain TensorFlow first, then budgets in equal steps from its peak to the least one.
+
+    Args:
+      setting: the model, and the mode in which it is planned.
+      points: how many budgets.
+      run: trains a setting in a process of its own.
+      compare: how far a row's losses are from another's.
+    """
+    plain = run(dataclasses.replace(setting, mode="plain", host_process=False))
+    yield Point(plain.measured_peak_bytes or 0, plain, 0.0)
+    refused = run(dataclasses.replace(setting, budget=1))
+    least, most = refused.least_bytes, plain.measured_peak_bytes
+    if least is None or most is None:
+        yield Point(1, refused, None)
+        return
+    for number in range(points):
+        budget = most - (most - least) * number // max(1, points - 1)
+        budget = -(-budget // 2**20) * 2**20  # a limit is given in whole MiB
+        row = run(dataclasses.replace(setting, budget=budget, limit=budget))
+        yield Point(budget, row, compare(plain, row))
+
+
+def frontier_table(points: list[Point]) -> str:
+    """Rows for people."""
+    header = [
+        "budget", "measured", "predicted", "error", "step", "ratio", "predicted", "recomputed",
+        "swapped", "placed", "losses", "outcome",
+    ]  # fmt: skip
+    plain = points[0].row.step_seconds
+    lines = []
+    for point in points:
+        row = point.row
+        ratio = f"{row.step_seconds / plain:.2f}" if row.step_seconds and plain else "-"
+        guess = f"{row.predicted_slowdown:.2f}" if row.predicted_slowdown else "-"
+        used = [str(row.used.get(name, "-")) for name in ("recomputed", "swapped", "placed")]
+        error = "-"
+        if row.measured_peak_bytes and row.predicted_peak_bytes:
+            error = f"{row.predicted_peak_bytes / row.measured_peak_bytes - 1:+.1%}"
+        peaks = [show_bytes(row.measured_peak_bytes), show_bytes(row.predicted_peak_bytes)]
+        seconds = [show_seconds(row.step_seconds), ratio, guess]
+        losses = show_difference(point.difference)
+        lines.append(
+            [show_bytes(point.budget), *peaks, error, *seconds, *used, losses, row.outcome[:60]]
+        )
+    return table(header, lines)
+
+
+def draw(points: list[Point], path: str) -> None:
+    """A picture of step time and peak over the budget."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    ran = [point for point in points[1:] if point.row.has_trained]
+    plain = points[0].row
+    budgets = [point.budget / 1e6 for point in ran]
+    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(7, 6))
+    if plain.step_seconds:
+        ratios = [(p.row.step_seconds or 0.0) / plain.step_seconds for p in ran]
+        above.plot(budgets, ratios, "o-", label="measured")
+    above.plot(budgets, [p.row.predicted_slowdown for p in ran], "x--", label="predicted")
+    above.set_ylabel("step time over plain TensorFlow's")
+    below.plot(
+        budgets, [(p.row.measured_peak_bytes or 0) / 1e6 for p in ran], "o-", label="measured"
+    )
+    predicted = [(p.row.predicted_peak_bytes or 0) / 1e6 for p in ran]
+    below.plot(budgets, predicted, "x--", label="predicted")
+    below.plot(budgets, budgets, ":", color="grey", label="budget")
+    below.set_xlabel("budget, MB")
+    below.set_ylabel("peak, MB")
+    for axes in (above, below):
+        axes.legend()
+        axes.grid(alpha=0.3)
+    figure.suptitle(f"{plain.model}: what a step costs at each budget")
+    figure.tight_layout()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
