@@ -14,6 +14,9 @@ from pathlib import Path
 from models.table import show_bytes, show_difference, show_seconds, table
 from models.train import Row, Setting
 
+_ROOM = 1.06
+"""A limit's size over the least peak: the planner leaves a hard limit some room."""
+
 
 @dataclass(frozen=True)
 class Point:
@@ -51,6 +54,7 @@ def frontier(
     if least is None or most is None:
         yield Point(1, refused, None)
         return
+    least = int(least * _ROOM)
     for number in range(points):
         budget = most - (most - least) * number // max(1, points - 1)
         budget = -(-budget // 2**20) * 2**20  # a limit is given in whole MiB

@@ -127,6 +127,25 @@ def unet(levels: int, nbytes: int = 4096) -> Graph:
     return Graph(tuple(nodes), (below,))
 
 
+def forward_and_backward(seed: int) -> Graph:
+    """Three or four layers, some with a second input from before, and as many that read them."""
+    rng = random.Random(seed)
+    layers = rng.randint(3, 4)
+    nodes = [Node("x", ARG, nbytes=(256 * rng.randint(1, 3),), device=DEVICE)]
+    made = [Value("x")]
+    for i in range(layers):
+        more = [rng.choice(made)] if rng.random() < 0.4 else []
+        inputs = list(dict.fromkeys([made[-1], *more]))
+        nodes.append(_node(f"f{i}", "MatMul", inputs, 256 * rng.randint(1, 6)))
+        made.append(Value(f"f{i}"))
+    below = made[-1]
+    for i in reversed(range(layers)):
+        inputs = list(dict.fromkeys([below, rng.choice(made[i : i + 2])]))
+        nodes.append(_node(f"b{i}", "MatMul", inputs, 256 * rng.randint(1, 3)))
+        below = Value(f"b{i}")
+    return Graph(tuple(nodes), (below,))
+
+
 def random_graph(seed: int, size: int = 30, *, variables: int = 2, unit: int = 256) -> Graph:
     """A graph of `size` nodes: views, kernels that work in place, variables, control edges.
 

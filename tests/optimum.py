@@ -5,6 +5,8 @@ Over all sets of nodes that may have run together; independent of the code that 
 
 from __future__ import annotations
 
+import heapq
+
 from tests.checker import IN_PLACE, VIEWS
 from tfmem.ir import Graph, Value
 
@@ -65,3 +67,41 @@ def least_peak(graph: Graph) -> int:
                     longer[after] = min(longer.get(after, reached), reached)
         best = longer
     return min(best.values())
+
+
+def least_seconds(graph: Graph, seconds: dict[str, float], budget: int) -> float | None:
+    """The least time of a graph in its own order if values may be dropped and computed again.
+
+    A shortest path over (how many nodes have run, which values are there). For graphs whose nodes
+    neither share nor take over buffers; None if the budget is out of reach.
+    """
+    nodes = [node for node in graph.nodes if not node.is_input]
+    values = [value for node in nodes for value in node.values]
+    bit = {value: 1 << i for i, value in enumerate(values)}
+    makes = [sum(bit[value] for value in node.values) for node in nodes]
+    reads = [sum({bit.get(value, 0) for value in node.inputs}) for node in nodes]
+    kept = sum({bit.get(value, 0) for value in graph.outputs})
+    fixed = sum(sum(node.nbytes) for node in graph.nodes if node.is_input)
+    size = {1 << i: graph.nbytes(value) for i, value in enumerate(values)}
+
+    def nbytes(there: int) -> int:
+        return fixed + sum(n for one, n in size.items() if there & one)
+
+    best: dict[tuple[int, int], float] = {(0, 0): 0.0}
+    heap = [(0.0, 0, 0)]
+    while heap:
+        spent, ran, there = heapq.heappop(heap)
+        if best[ran, there] < spent:
+            continue
+        if ran == len(nodes) and there & kept == kept:
+            return spent
+        moves = [(spent, ran, there & ~one) for one in size if there & one]
+        for index, node in enumerate(nodes[: ran + 1]):
+            if reads[index] & ~there or nbytes(there | makes[index]) > budget:
+                continue
+            moves.append((spent + seconds[node.name], max(ran, index + 1), there | makes[index]))
+        for move in moves:
+            if move[0] < best.get(move[1:], float("inf")):
+                best[move[1:]] = move[0]
+                heapq.heappush(heap, move)
+    return None

@@ -15,8 +15,8 @@ from tfmem.planning.tensorflowmem import FREE_WINDOW, TensorFlowMem
 from tfmem.simulate import Simulation, allocate, simulate
 
 _UNORDERED = 1.2
-"""How far above its prediction the original's peak may be, for nothing bounds what runs there at the
-same time (a GPT: 602 MB measured, 526 predicted)."""
+"""How far above its prediction the original's peak may be: nothing bounds what runs at once there
+(a GPT: 602 MB measured, 526 predicted)."""
 
 _LOOSE = 0.02
 """Part of the peak that running nodes out of order may add to it at worst."""

@@ -6,6 +6,7 @@ more budget only adds to the plans that may be chosen: it is never slower.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,6 +35,9 @@ _HALVINGS = 3
 
 _EFFORT = 100_000
 """Nodes that are looked at for one budget: small graphs are searched through, large ones not."""
+
+_SMALL = 200
+"""Nodes of a graph for which scores are made in every way."""
 
 _ROOM = 0.96
 """Part of a hard limit that plans may fill: peaks are predicted to a few per cent."""
@@ -179,8 +183,11 @@ class Setting:
     def _knobs(self, factor: float) -> list[Knobs]:
         may = "recompute" in self.terms.techniques
         if not may:
-            return [Knobs(swap=factor, recompute=False), Knobs(0.0, 0.5, factor, False)]
+            return [Knobs(0.0, patience, factor, may) for patience in (1.0, 0.5)]
         tried = [Knobs(0.1, 1.0, factor), Knobs(1.0, 1.0, factor), Knobs(1.0, 0.5, factor)]
+        if len(self.graph) <= _SMALL:
+            more = itertools.product((0.0, 0.1, 1.0, 3.0), (0.0, 0.5, 1.0, 2.0))
+            tried += [Knobs(spread, patience, factor) for spread, patience in more]
         return tried
 
     def _candidate(self, made: Schedule, limit: int) -> Candidate:

@@ -1,0 +1,115 @@
+"""What tests/test_recompute.py asks of a process of its own: real steps, really measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import tfmem
+from models import train
+from models.task import Task
+from tfmem import measure
+
+STEPS = 20
+
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt": {"layers": 6, "d_model": 64, "d_head": 16, "length": 64, "dropout": 0.1},
+    "convnet": {"width": 8, "batch": 16},
+    "densenet": {"layers": 4, "growth": 8, "batch": 16},
+    "unet": {"width": 8, "side": 32},
+}
+
+
+def recomputed(model: str, share: float) -> dict[str, Any]:
+    """20 steps of a model, as it is and within a share of its peak by recomputation alone."""
+    facts: dict[str, Any] = {}
+    losses, values = [], []
+    for budget in (None, share):
+        task = built(model)
+        step, plan = prepared(task, budget)
+        made, measured = trained(task, step)
+        losses.append(made)
+        values.append([variable.numpy() for variable in task.variables])
+        if plan is not None:
+            facts |= {
+                "predicted": plan.peak_bytes,
+                "budget": plan.budget,
+                "before": plan.baseline_peak_bytes,
+                "clones": len(plan.recomputations),
+                "measured": measured,
+            }
+    facts["losses"] = losses
+    facts["difference"] = max(
+        float(np.max(np.abs(a - b), initial=0.0)) / (float(np.max(np.abs(a), initial=0.0)) or 1.0)
+        for a, b in zip(*values, strict=True)
+    )
+    return facts
+
+
+def built(model: str) -> Task:
+    module = train.load(model)
+    return module.build(type(module.CONFIGS["small"])(**SIZES[model]))
+
+
+def prepared(task: Task, share: float | None) -> tuple[Any, tfmem.Plan | None]:
+    import tensorflow as tf
+
+    function = tf.function(task.step)
+    batch = next(iter(task.batches))
+    alone = {"strategy": tfmem.TensorFlowMem(window=1), "techniques": ["order"]}
+    ordered = tfmem.optimize(function, **alone)  # type: ignore[arg-type]
+    if share is None:
+        return ordered, None
+    budget = int(ordered.plan(*batch).peak_bytes * share)
+    step = tfmem.optimize(function, budget=budget, techniques=["order", "recompute"])
+    return step, step.plan(*batch)
+
+
+def trained(task: Task, step: Any) -> tuple[list[float], int]:
+    """Losses, and the bytes that the steps took beyond the variables, and those."""
+    import tensorflow as tf
+
+    batches = iter(task.batches)
+    losses = [float(step(*next(batches)))]
+    own = sum(-(-4 * v.shape.num_elements() // 256) * 256 for v in task.variables)
+    before, _ = measure.memory_info("CPU:0")
+    tf.config.experimental.reset_memory_stats("CPU:0")
+    losses += [float(step(*next(batches))) for _ in range(STEPS - 1)]
+    return losses, measure.memory_info("CPU:0")[1] - before + own
+
+
+def dropped(_: Any = None) -> dict[str, Any]:
+    """Dropout by a stateful op: its mask is kept, and each step drops what the original does."""
+    import tensorflow as tf
+
+    weights = [tf.Variable(tf.random.stateless_normal([256, 256], [i, 1]) * 0.06) for i in range(8)]
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = x
+            for weight in weights:
+                y = tf.nn.gelu(tf.nn.dropout(tf.tanh(tf.matmul(y, weight)), 0.3))
+            loss = tf.reduce_mean(tf.square(y))
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.1 * gradient)
+        return loss
+
+    x = tf.random.stateless_normal([512, 256], [3, 4])
+    start = [weight.numpy() for weight in weights]
+    facts: dict[str, Any] = {"losses": []}
+    for share in (None, 0.6):
+        for weight, value in zip(weights, start, strict=True):
+            weight.assign(value)
+        tf.random.set_seed(11)  # before the trace, which takes the op's seed from it
+        function: Any = tf.function(step)
+        if share:
+            ordered = tfmem.optimize(tf.function(step), techniques=["order"]).plan(x)
+            budget = int(ordered.peak_bytes * share)
+            tf.random.set_seed(11)
+            function = tfmem.optimize(
+                tf.function(step), budget=budget, techniques=["order", "recompute"]
+            )
+            facts["clones"] = [one.node for one in function.plan(x).recomputations]
+        facts["losses"].append([float(function(x)) for _ in range(5)])
+    return facts

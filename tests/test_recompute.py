@@ -1,0 +1,37 @@
+"""Recomputation carried out: equal numbers over many steps, and the peak that was promised."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.recompute_checks import SIZES
+from tfmem.limited import run_limited
+
+GIB = 2**30
+
+
+def run(check: str, *arguments: object) -> dict:
+    outcome = run_limited(
+        f"tests.recompute_checks:{check}", *arguments, limit_bytes=GIB, timeout=240, reserve=True
+    )
+    assert outcome.status == "ok", outcome.error + outcome.output
+    return outcome.result
+
+
+@pytest.mark.parametrize("model", SIZES)
+def test_twenty_steps_are_equal_in_half_the_memory(model: str) -> None:
+    facts = run("recomputed", model, 0.6)
+    assert facts["clones"] > 0
+    assert facts["predicted"] <= facts["budget"]
+    assert facts["measured"] <= 1.05 * facts["budget"]
+    assert facts["losses"][0] == pytest.approx(facts["losses"][1], rel=1e-5)
+    assert facts["difference"] < 1e-3
+
+
+def test_masks_that_are_drawn_anew_each_step_are_kept() -> None:
+    facts = run("dropped", None)
+    assert facts["clones"]
+    assert not any("RandomUniform" in name for name in facts["clones"])
+    np.testing.assert_array_equal(*facts["losses"])
+    assert len(set(facts["losses"][0])) == 5
