@@ -163,6 +163,8 @@ VIEWS = {
     "turn an axis of one": lambda x: tf.transpose(x[:, None], [1, 0, 2]),
     "sum": lambda x: tf.reduce_sum(x, 0),
     "pad": lambda x: tf.pad(x, [[1, 0], [0, 0]]),
+    "whole band": lambda x: tf.linalg.band_part(x, -1, -1),
+    "band": lambda x: tf.linalg.band_part(x, -1, 0),
     "tile": lambda x: tf.tile(x, [1, 2]),
 }
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.op_checks import case_of
 from tfmem import ops
 from tfmem.ir import ARG, VARIABLE
+from tfmem.limited import run_limited
 
 RESOURCE = 20  # DT_RESOURCE
 
@@ -40,3 +44,35 @@ def test_an_unknown_op_is_stateful_and_shares_nothing() -> None:
     assert facts.is_stateful
     assert facts.shares is None
     assert not facts.inplace
+
+
+@pytest.fixture(scope="module")
+def measured() -> dict:
+    return checked("buffers")
+
+
+def checked(what: str) -> Any:
+    pytest.importorskip("tensorflow")
+    outcome = run_limited(
+        f"tests.op_checks:{what}", limit_bytes=700 * 2**20, timeout=200, reserve=True
+    )
+    assert outcome.status == "ok", outcome.error + outcome.output
+    return outcome.result
+
+
+@pytest.mark.memory
+def test_views_share_and_other_kernels_do_not(measured: dict) -> None:
+    for op, (is_shared, _) in measured.items():
+        assert is_shared == (ops.facts_of(op).shares is not None), op
+
+
+@pytest.mark.memory
+def test_kernels_take_over_the_inputs_that_are_listed(measured: dict) -> None:
+    for op, (_, taken) in measured.items():
+        count = len(case_of(op).inputs)
+        assert taken == [i for i in ops.facts_of(op).inplace if i < count], op
+
+
+@pytest.mark.memory
+def test_pure_ops_give_the_same_values_again() -> None:
+    assert checked("repeats") == []

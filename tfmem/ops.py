@@ -18,7 +18,9 @@ class Facts:
     """What is known of an op type.
 
     Attributes:
-      is_stateful: it has an effect, or reads state: it runs exactly once, in its place.
+      is_stateful: it has an effect, or reads state: it runs exactly once, in its place. If not,
+        the same inputs give the same values whenever and however often it runs (sums that a GPU
+        adds in no fixed order, up to their rounding).
       is_random: two runs may differ.
       shares: index of the input whose buffer its outputs share; None for fresh buffers.
       inplace: indices of inputs whose buffer one output may take over (`forward_input`), the
@@ -49,17 +51,19 @@ UNKNOWN = Facts(is_stateful=True)
 
 # Their kernels set the output to the input tensor, with the same buffer.
 _VIEWS = """
-    Identity Reshape Squeeze ExpandDims StopGradient PreventGradient Snapshot EnsureShape Bitcast
+    Identity Reshape Squeeze ExpandDims StopGradient PreventGradient EnsureShape Bitcast
     PlaceholderWithDefault
 """
 
-# CWiseOp and its like: `forward_input_or_allocate_output` on the listed inputs. Each was seen to
-# take over, and those of the groups below with an output of its own not to (CPU, TensorFlow 2.21).
+# CWiseOp and its like: `forward_input_or_allocate_output` on the listed inputs. Each is measured in
+# tests/test_ops.py (CPU, TensorFlow 2.21).
 _UNARY = """
     Abs Acos Acosh Asin Asinh Atan Atanh Ceil Conj Cos Cosh Digamma Erf Erfc Erfinv Exp Expm1 Floor
     Inv Invert Lgamma Log Log1p LogicalNot Ndtri Neg Reciprocal Rint Round Rsqrt Sigmoid Sign Sin
     Sinh Sqrt Square Tan Tanh Relu Relu6 Elu Selu LeakyRelu Softplus Softsign Softmax LogSoftmax
-    ClipByValue ZerosLike OnesLike _UnaryOpsComposition
+    ClipByValue ZerosLike OnesLike Snapshot _UnaryOpsComposition FakeQuantWithMinMaxArgs
+    BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e
+    BesselY0 BesselY1 Dawsn Expint FresnelCos FresnelSin Spence
 """
 _BINARY = """
     Add AddV2 Sub Mul MulNoNan Div DivNoNan RealDiv FloorDiv TruncateDiv FloorMod Mod TruncateMod
@@ -67,61 +71,103 @@ _BINARY = """
     BitwiseOr BitwiseXor LeftShift RightShift NextAfter Zeta Polygamma
     SigmoidGrad TanhGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad
     ReluGrad Relu6Grad EluGrad SeluGrad LeakyReluGrad SoftplusGrad SoftsignGrad BiasAdd
+    FakeQuantWithMinMaxArgsGradient
 """
 _FORWARDING = {"AddN": tuple(range(64)), "Select": (1, 2), "SelectV2": (1, 2)}
 _HEAVY_FORWARDING = {
     **dict.fromkeys(
         ("MatrixBandPart", "MatrixSetDiag", "MatrixSetDiagV2", "MatrixSetDiagV3"), (0,)
     ),
-    **dict.fromkeys(("Igamma", "Igammac", "CholeskyGrad"), (0, 1)),
-    "Cholesky": (0,),
+    **dict.fromkeys(("Cholesky", "TensorStridedSliceUpdate", "_MklLayerNorm"), (0,)),
+    **dict.fromkeys(
+        ("Igamma", "Igammac", "IgammaGradA", "RandomGammaGrad", "CholeskyGrad"), (0, 1)
+    ),
+    # oneDNN adds in place: input 3, where it has the output's size, is what is added.
+    **dict.fromkeys(("_FusedMatMul", "_FusedConv2D"), (3,)),
 }
 _LOSSES = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 
-# Pure and light, with an output of its own.
+# Pure and light, with an output of its own, or taken to have one: some kernels here and below take
+# an input over on the CPU and not on a GPU (the gradients of pooling, matrix inverses).
 _LIGHT = """
     Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual IsFinite IsInf IsNan Cast
     Sum Mean Max Min Prod All Any EuclideanNorm L2Loss ArgMax ArgMin BiasAddGrad
     Fill Range LinSpace BroadcastTo BroadcastArgs BroadcastGradientArgs
     DynamicStitch InvertPermutation Tile Transpose ConjugateTranspose Const
     Pack Unpack ConcatV2 ConcatOffset Split SplitV Slice StridedSlice OneHot Cumsum Cumprod
+    CumulativeLogsumexp Angle Complex ComplexAbs Imag Real Bucketize PopulationCount UnravelIndex
+    ParallelDynamicStitch DataFormatDimMap DataFormatVecPermute
+    FakeQuantWithMinMaxVars FakeQuantWithMinMaxVarsGradient FakeQuantWithMinMaxVarsPerChannel
+    FakeQuantWithMinMaxVarsPerChannelGradient QuantizeAndDequantizeV2 QuantizeAndDequantizeV3
+    QuantizeAndDequantizeV4 QuantizeAndDequantizeV4Grad
 """
 
 _SHAPES = "Shape ShapeN Size Rank"
 
-# Pure, with an output of its own, and worth its device.
+# Pure, and worth its device.
 _HEAVY = """
-    MatMul _FusedMatMul _MklMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 _MklBatchMatMul
-    _MklBatchMatMulV2 Einsum SparseMatMul
-    Conv2D Conv3D _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative
+    MatMul _MklMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 _MklBatchMatMul _MklBatchMatMulV2
+    _MklFusedBatchMatMulV2 Einsum SparseMatMul
+
+    Conv2D Conv3D _FusedConv3D _FusedDepthwiseConv2dNative
     Conv2DBackpropInput Conv2DBackpropFilter Conv3DBackpropInputV2 Conv3DBackpropFilterV2
     DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput DepthwiseConv2dNativeBackpropFilter
-    MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradGrad MaxPoolGradV2 MaxPoolWithArgmax
+    Dilation2D Dilation2DBackpropInput Dilation2DBackpropFilter
+    MaxPool MaxPoolV2 MaxPoolGrad MaxPoolGradGrad MaxPoolGradV2 MaxPoolGradGradV2 MaxPoolWithArgmax
     MaxPoolGradWithArgmax AvgPool AvgPoolGrad AvgPool3D AvgPool3DGrad MaxPool3D MaxPool3DGrad
+    MaxPool3DGradGrad
+
     FusedBatchNorm FusedBatchNormV2 FusedBatchNormV3 FusedBatchNormGrad FusedBatchNormGradV2
-    FusedBatchNormGradV3 _FusedBatchNormEx _FusedBatchNormGradEx _MklLayerNorm
-    _MklFusedBatchMatMulV2 _MklFusedMish
-    LRN LRNGrad CTCLoss CTCLossV2
-    Pad PadV2 MirrorPad MirrorPadGrad SpaceToDepth DepthToSpace SpaceToBatchND BatchToSpaceND
-    Gather GatherV2 GatherNd ScatterNd TensorScatterUpdate TensorScatterAdd TensorScatterSub
-    StridedSliceGrad UnsortedSegmentSum UnsortedSegmentMax UnsortedSegmentMin SegmentSum
-    SegmentSumV2 SparseSegmentSum SparseSegmentMean SparseSegmentSqrtN
-    TopK TopKV2 Where Unique UniqueV2 Bincount DenseBincount Reverse ReverseV2 ReverseSequence Roll
-    ResizeNearestNeighbor ResizeNearestNeighborGrad ResizeBilinear ResizeBilinearGrad
-    MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2
-    MatrixDiagPartV3 MatrixInverse
-    MatrixDeterminant MatrixSolve Qr Svd SelfAdjointEigV2
+    FusedBatchNormGradV3 _FusedBatchNormEx _FusedBatchNormGradEx _MklFusedMish _MklSwish
+    LRN LRNGrad CTCLoss CTCLossV2 CTCGreedyDecoder CTCBeamSearchDecoder EditDistance
     GRUBlockCell GRUBlockCellGrad LSTMBlockCell LSTMBlockCellGrad BlockLSTM BlockLSTMV2
-    BlockLSTMGrad BlockLSTMGradV2 InTopK InTopKV2 Cross Betainc Diag DiagPart
-    StringToHashBucketFast AsString StringJoin
+    BlockLSTMGrad BlockLSTMGradV2
+
+    Pad PadV2 MirrorPad MirrorPadGrad SpaceToDepth DepthToSpace SpaceToBatchND BatchToSpaceND
+    ExtractImagePatches ExtractVolumePatches Reverse ReverseV2 ReverseSequence Roll
+    Gather GatherV2 GatherNd ScatterNd ScatterNdNonAliasingAdd TensorScatterUpdate TensorScatterAdd
+    TensorScatterSub TensorScatterMax TensorScatterMin StridedSliceGrad DynamicPartition
+    SegmentSum SegmentSumV2 SegmentMax SegmentMean SegmentMin SegmentProd UnsortedSegmentSum
+    UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd
+    TopK TopKV2 ApproxTopK NthElement InTopK InTopKV2 LowerBound UpperBound ListDiff Where
+    Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 Bincount DenseBincount HistogramFixedWidth
+
+    SparseSegmentSum SparseSegmentMean SparseSegmentSqrtN SparseSegmentSumWithNumSegments
+    SparseSegmentMeanWithNumSegments SparseSegmentSqrtNWithNumSegments SparseSegmentSumGrad
+    SparseSegmentSumGradV2 SparseSegmentMeanGrad SparseSegmentMeanGradV2 SparseSegmentSqrtNGrad
+    SparseSegmentSqrtNGradV2 SparseTensorDenseMatMul SparseToDense SparseReshape SparseReorder
+    SparseConcat SparseSlice SparseSliceGrad SparseSoftmax SparseReduceSum SparseReduceMax
+    SparseFillEmptyRows SparseFillEmptyRowsGrad SparseAdd SparseAddGrad SparseBincount
+    RaggedRange RaggedGather RaggedBincount RaggedTensorToTensor RaggedTensorToSparse
+
+    ResizeNearestNeighbor ResizeNearestNeighborGrad ResizeBilinear ResizeBilinearGrad ResizeBicubic
+    ResizeBicubicGrad ResizeArea ScaleAndTranslate ScaleAndTranslateGrad ImageProjectiveTransformV2
+    ImageProjectiveTransformV3 CropAndResize CropAndResizeGradImage CropAndResizeGradBoxes
+    AdjustContrastv2 AdjustHue AdjustSaturation HSVToRGB RGBToHSV NonMaxSuppressionV2
+    NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5 CombinedNonMaxSuppression
+
+    FFT FFT2D FFT3D IFFT IFFT2D IFFT3D RFFT RFFT2D RFFT3D IRFFT IRFFT2D IRFFT3D
+    MatrixDiag MatrixDiagV2 MatrixDiagV3 MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3
+    MatrixInverse MatrixDeterminant LogMatrixDeterminant MatrixSolve MatrixSolveLs
+    MatrixTriangularSolve BandedTriangularSolve TridiagonalSolve TridiagonalMatMul MatrixSquareRoot
+    MatrixLogarithm Lu Qr Svd Eig SelfAdjointEigV2 Cross Betainc Diag DiagPart
+
+    AsString StringJoin StringLength StringLower StringUpper StringStrip StringSplitV2 Substr
+    StringToNumber StringToHashBucketFast StringToHashBucketStrong _TensorToHashBucketFast
+    StaticRegexReplace RegexReplace ReduceJoin DecodeRaw
+
     TensorListReserve EmptyTensorList TensorListPushBack TensorListPopBack TensorListGetItem
     TensorListSetItem TensorListStack TensorListFromTensor TensorListLength
     TensorListElementShape TensorListConcatV2 TensorListGather TensorListScatterV2
+
     StatelessRandomUniform StatelessRandomUniformV2 StatelessRandomNormal StatelessRandomNormalV2
     StatelessTruncatedNormal StatelessTruncatedNormalV2 StatelessRandomUniformInt
     StatelessRandomUniformIntV2 StatelessRandomUniformFullInt StatelessRandomUniformFullIntV2
-    StatelessMultinomial StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
-    StatelessIf StatelessCase StatelessWhile
+    StatelessMultinomial StatelessRandomBinomial StatelessRandomGammaV2 StatelessRandomGammaV3
+    StatelessRandomPoisson StatelessParameterizedTruncatedNormal StatelessShuffle
+    StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg RandomIndexShuffle
+
+    StatelessIf StatelessCase StatelessWhile PartitionedCall
     NoOp
 """
 

@@ -194,6 +194,11 @@ def _transpose(call: Call, shape: Shape, outs: list[Shape]) -> bool:
     return len(shape) <= 1 or moving == sorted(moving)
 
 
+def _band_part(call: Call, shape: Shape, outs: list[Shape]) -> bool:
+    widths = call.constants.get(1), call.constants.get(2)
+    return all(width is not None and width[0] < 0 for width in widths)
+
+
 def _slice(call: Call, shape: Shape, outs: list[Shape]) -> bool:
     if outs[0] == shape:
         return True
@@ -249,6 +254,7 @@ _SHARES: dict[str, Callable[[Call, Shape, list[Shape]], bool]] = {
     "Unpack": _unpack,
     "Pack": _pack,
     "Transpose": _transpose,
+    "MatrixBandPart": _band_part,
     "Cast": _cast,
     "AddN": _single,
     "IdentityN": _single,
