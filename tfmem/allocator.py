@@ -138,46 +138,53 @@ class Allocation:
 
 
 def replay(
-    lifetimes: Lifetimes, workspace: Array, *, limit: int | None = None, steps: int = 3
+    lifetimes: Lifetimes, workspace: Array, *, limit: int | None = None, steps: int = 5
 ) -> Allocation:
     """Runs some steps in the allocator.
 
-    Function inputs and variables are allocated once, before the first step. A node's workspace is
+    Function inputs and variables are allocated before the first step. A variable that was given
+    another buffer keeps it for the next step, with all of its padding. A node's workspace is
     allocated after its outputs and freed before its inputs.
 
     Args:
       lifetimes: when each buffer begins and ends.
       workspace: bytes each node of the order holds while it runs.
       limit: the allocator's hard limit, which it has claimed at once.
-      steps: how many; from the second on they usually repeat.
+      steps: how many; padding differs from one to the next.
     """
     pool = Bfc(limit)
     sizes = lifetimes.nbytes.tolist()
-    kept: list[_Chunk] = []
+    held: dict[int, _Chunk] = {}
     begins: list[list[int]] = [[] for _ in range(max(1, len(lifetimes.program.order)))]
     ends: list[list[int]] = [[] for _ in begins]
+    renewed = {before: after for before, after in lifetimes.variables if before != after}
+    outlive = set(renewed.values())
     for b in np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist():
-        if lifetimes.is_input(b) and lifetimes.start[b] == 0:
-            kept.append(pool.allocate(sizes[b]))
+        is_given = lifetimes.is_input(b) and lifetimes.start[b] == 0 and b not in outlive
+        if is_given:
+            held[b] = pool.allocate(sizes[b])
         else:
             begins[lifetimes.start[b]].append(b)
+        if b not in outlive and (not is_given or b in renewed):
             ends[lifetimes.end[b]].append(b)
     most = np.zeros(len(begins), np.int64)
-    scratch = workspace.tolist()
     for _ in range(steps):
-        timeline = np.array(_step(pool, sizes, scratch, begins, ends), np.int64)
+        timeline = np.array(_step(pool, held, sizes, workspace.tolist(), begins, ends), np.int64)
         most = timeline if timeline.max() > most.max() else most
+        for before, after in renewed.items():
+            if after in held:
+                held[before] = held.pop(after)
     return Allocation(int(most.max()), pool.reserved, pool.fits, most)
 
 
 def _step(
     pool: Bfc,
+    held: dict[int, _Chunk],
     sizes: list[int],
     scratch: list[int],
     begins: list[list[int]],
     ends: list[list[int]],
 ) -> list[int]:
-    held: dict[int, _Chunk] = {}
     timeline = []
     for starting, ending, extra in zip(begins, ends, scratch, strict=True):
         for b in starting:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import tensorflow as tf
+from tqdm import tqdm
 
 from tfmem import devices, measure, variables
 from tfmem import host as host_module
@@ -34,6 +35,7 @@ from tfmem.passes.reorder import Reorder
 from tfmem.passes.swap import Swap
 from tfmem.pipeline import Pass, run_passes
 from tfmem.plan import Plan
+from tfmem.planning import cache
 from tfmem.planning.search import Decision, Request, carry_out, choose
 from tfmem.planning.strategy import Strategy
 from tfmem.planning.tensorflowmem import TensorFlowMem
@@ -43,6 +45,9 @@ from tfmem.signature import signature_of
 from tfmem.tracing import canonical_arguments, fresh, is_recorded
 
 _log = logging.getLogger("tfmem")
+
+_SLOW = 1.0
+"""Seconds of planning from which on a plan is kept on disk."""
 
 
 @overload
@@ -372,6 +377,15 @@ def _check_host_memory(plan: Plan) -> None:
 
 
 def _decided(graph: Graph, costs: Costs, request: Request, strategy: Strategy | None) -> Decision:
-    if strategy is None:
-        return choose(graph, costs, request)
-    return carry_out(graph, costs, request, strategy)
+    if strategy is not None:
+        return carry_out(graph, costs, request, strategy)
+    found = cache.load(graph, costs, request)
+    if found is None:
+        start = time.perf_counter()
+        with tqdm(desc="tfmem: planning", unit=" plans", delay=2, leave=False, disable=None) as bar:
+            found = choose(graph, costs, request, bar.update)
+        seconds = time.perf_counter() - start
+        if seconds > _SLOW:
+            _log.info("%d nodes planned in %.1f s", len(graph), seconds)
+            cache.save(graph, costs, request, found.plan)
+    return found

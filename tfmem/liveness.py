@@ -45,6 +45,7 @@ class Lifetimes:
       owner: number of the value it was made for.
       on_host: whether it lives on the host.
       takeovers: for a buffer that was taken over, (position, value number) of each new owner.
+      variables: for each variable, its buffer before the step and that after it.
     """
 
     program: Program
@@ -54,6 +55,7 @@ class Lifetimes:
     owner: Array
     on_host: npt.NDArray[np.bool_]
     takeovers: Mapping[int, Sequence[tuple[int, int]]]
+    variables: Sequence[tuple[int, int]] = ()
 
     def is_input(self, buffer: int) -> bool:
         """Whether a buffer was there before the step: a function input's or a variable's."""
@@ -137,6 +139,7 @@ class _Replay:
         self.position, self.window = 0, window
         self.buffer = [-1] * len(self.sizes)  # of each value
         self.variable = [-1] * len(self.graph.variable_nodes)  # buffer of each variable
+        self.initial = list(self.variable)  # the same before the step
         self.refs: list[int] = []  # the rest is indexed by buffer
         self.start: list[int] = []
         self.end: list[int] = []
@@ -197,6 +200,7 @@ class _Replay:
         elif graph.is_input[node]:
             (variable,) = graph.variables[node]
             self.variable[variable] = self.make(self._handle(variable), 1, host)
+            self.initial[variable] = self.variable[variable]
 
     def _now(self, node: int, reads: Sequence[int], value: int) -> int:
         """The value read in place of one of the graph's."""
@@ -272,4 +276,5 @@ class _Replay:
         return Lifetimes(
             self.program, start, np.clip(end, start, last), nbytes, owner,
             np.array(self.on_host, np.bool_), self.takeovers,
+            tuple(zip(self.initial, self.variable, strict=True)),
         )  # fmt: skip

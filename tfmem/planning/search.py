@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tfmem.budget import format_bytes
@@ -57,8 +58,10 @@ class Decision:
     fits: bool = True
 
 
-def choose(graph: Graph, costs: Costs, request: Request) -> Decision:
-    """The fastest plan that keeps the budget.
+def choose(
+    graph: Graph, costs: Costs, request: Request, observe: Callable[[], object] = lambda: None
+) -> Decision:
+    """The fastest plan that keeps the budget; `observe` is called after each limit looked at.
 
     A budget above the original's peak changes nothing. Without a budget nothing may cost time, so
     only the order is changed. Which plans there are does not depend on the budget, except that of
@@ -71,7 +74,7 @@ def choose(graph: Graph, costs: Costs, request: Request) -> Decision:
     if request.budget is not None and before.keeps(request):
         reason = f"the original's peak of {format_bytes(before.peak_bytes)} is within the budget"
         return _unchanged(before, request, reason)
-    terms = Terms(request.device, request.host, request.techniques, request.limit)
+    terms = Terms(request.device, request.host, request.techniques, request.limit, observe)
     if request.budget is None:
         if "order" not in request.techniques:
             return _unchanged(before, request, "no budget is set, and the order may not be changed")
@@ -90,12 +93,13 @@ def _loosened(graph: Graph, costs: Costs, found: Candidate, request: Request) ->
     """The plan with as many nodes in flight out of order as hardly need more memory."""
     if found.plan.transfers or not found.plan.order:
         return found
+    allowed = min(request.budget or UNLIMITED, found.room)
     for window in (FREE_WINDOW, FREE_WINDOW // 2, FREE_WINDOW // 4):
         plan = replace(found.plan, window=window)
-        more = simulate(graph, costs, plan).window_peak_bytes - found.simulation.peak_bytes
-        peak, allowed = found.peak_bytes + more, min(request.budget or UNLIMITED, found.room)
-        if peak <= allowed and more <= _LOOSE * found.simulation.peak_bytes:
-            return replace(found, plan=plan, peak_bytes=peak)
+        loose = replace(found, plan=plan, simulation=simulate(graph, costs, plan))
+        peak = found.peak_bytes + loose.loose_bytes
+        if peak <= allowed and loose.loose_bytes <= _LOOSE * found.simulation.peak_bytes:
+            return replace(loose, peak_bytes=peak)
     return found
 
 
@@ -147,6 +151,20 @@ class _Original:
         return self.fits and self.peak_bytes * _UNORDERED <= least
 
 
+def judge(graph: Graph, costs: Costs, request: Request, plan: Plan) -> Decision:
+    """A plan made before with the predictions that it has on this graph.
+
+    Raises:
+      Error: the plan does not fit the graph.
+    """
+    before = _original(graph, costs, request)
+    if plan.is_noop:
+        return _unchanged(before, request, plan.reason)
+    found = candidate(graph, costs, plan, request.limit)
+    found = replace(found, peak_bytes=found.peak_bytes + found.loose_bytes)
+    return _decision(found, before, request)
+
+
 def carry_out(graph: Graph, costs: Costs, request: Request, strategy: Strategy) -> Decision:
     """The plan of a strategy with all techniques of the request, whatever the original's peak is.
 
@@ -161,8 +179,7 @@ def carry_out(graph: Graph, costs: Costs, request: Request, strategy: Strategy) 
         host=request.host,
         techniques=request.techniques,
     )
-    found = _decision(candidate(graph, costs, plan, request.limit), before, request)
-    return _checked(found, request, before)
+    return _checked(judge(graph, costs, request, plan), request, before)
 
 
 def _unchanged(before: _Original, request: Request, reason: str) -> Decision:

@@ -7,7 +7,7 @@ more budget only adds to the plans that may be chosen: it is never slower.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tfmem.compact import compact
@@ -68,6 +68,11 @@ class Candidate:
         return self.fits and self.peak_bytes <= budget
 
     @property
+    def loose_bytes(self) -> int:
+        """Bytes that running nodes out of order may add to the peak at worst."""
+        return self.simulation.window_peak_bytes - self.simulation.peak_bytes
+
+    @property
     def rank(self) -> tuple[float, int]:
         """What is better comes first."""
         return self.simulation.step_seconds, self.peak_bytes
@@ -75,12 +80,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Terms:
-    """Under which terms plans are made: where, with what, in an allocator of what limit."""
+    """Under which terms plans are made: where, with what, in an allocator of what limit.
+
+    `observe` is called whenever a limit has been looked at.
+    """
 
     device: str
     host: str
     techniques: frozenset[str]
     limit: int | None = None
+    observe: Callable[[], object] = lambda: None
 
 
 class Setting:
@@ -150,6 +159,7 @@ class Setting:
         """The best plan found for a limit, None if it cannot be kept."""
         if limit not in self.made:
             self.made[limit] = self._find(limit)
+            self.terms.observe()
         return self.made[limit]
 
     def _find(self, limit: int) -> Candidate | None:
