@@ -7,6 +7,7 @@ more budget only adds to the plans that may be chosen: it is never slower.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -55,6 +56,7 @@ class Candidate:
       peak_bytes: its peak in the allocator.
       fits: whether the allocator has room for it, the holes between chunks considered.
       room: bytes of the allocator that a plan may count on.
+      whole_seconds: what the graph takes if all of it runs on the device.
     """
 
     plan: Plan
@@ -62,6 +64,7 @@ class Candidate:
     peak_bytes: int
     fits: bool
     room: int
+    whole_seconds: float
 
     def keeps(self, budget: int) -> bool:
         """Whether the budget holds, and the allocator's limit with all the holes between chunks."""
@@ -73,9 +76,10 @@ class Candidate:
         return self.simulation.window_peak_bytes - self.simulation.peak_bytes
 
     @property
-    def rank(self) -> tuple[float, int]:
-        """What is better comes first."""
-        return self.simulation.step_seconds, self.peak_bytes
+    def rank(self) -> tuple[float, int, int]:
+        """What is better comes first; that the host computes meanwhile counts for nothing."""
+        seconds = max(self.simulation.step_seconds, self.whole_seconds)
+        return seconds, len(self.plan.transfers), self.peak_bytes
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,8 @@ class Setting:
 
     def near(self, budget: int) -> Iterator[Candidate]:
         """Plans for the limits next below a budget, those that keep it."""
-        looks = max(2, _EFFORT // len(self.graph))
+        ways = 1 + 11 * bool(self.terms.host)  # settings times factors on the seconds of copies
+        looks = max(2, _EFFORT // (ways * len(self.graph)))
         lost = 0
         for number in range(_LIMITS):
             if self.limit(number) > budget or lost == _LOST:
@@ -194,7 +199,9 @@ class Setting:
         may = "recompute" in self.terms.techniques
         if not may:
             return [Knobs(0.0, patience, factor, may) for patience in (1.0, 0.5)]
-        tried = [Knobs(0.1, 1.0, factor), Knobs(1.0, 1.0, factor), Knobs(1.0, 0.5, factor)]
+        tried = [Knobs(1.0, 1.0, factor), Knobs(0.1, 1.0, factor), Knobs(1.0, 0.5, factor)]
+        if factor < NEVER:
+            return tried[:1]
         if len(self.graph) <= _SMALL:
             more = itertools.product((0.0, 0.1, 1.0, 3.0), (0.0, 0.5, 1.0, 2.0))
             tried += [Knobs(spread, patience, factor) for spread, patience in more]
@@ -211,7 +218,9 @@ def candidate(graph: Graph, costs: Costs, plan: Plan, limit: int | None) -> Cand
     room = UNLIMITED if limit is None else int(_ROOM * limit)
     allocation = allocate(graph, costs, plan, limit=None if limit is None else room)
     simulation = simulate(graph, costs, plan)
-    return Candidate(plan, simulation, allocation.peak_bytes, allocation.fits, room)
+    runs = (node.name for node in graph.nodes if not node.is_input)
+    whole = math.fsum(costs.seconds.get(name, 0.0) for name in runs)
+    return Candidate(plan, simulation, allocation.peak_bytes, allocation.fits, room, whole)
 
 
 def settings(graph: Graph, costs: Costs, terms: Terms) -> Iterator[Setting]:
