@@ -14,6 +14,7 @@ TOUCHES_PRIVATE_PARTS = {
     "arguments",
     "capture",
     "graphdefs",
+    "grappler",
     "inference",
     "measure",
     "rebuild",

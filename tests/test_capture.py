@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import gc
 import weakref
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+from tensorflow.python.eager import context as eager_context
 
+from models.train import load
 from tests.functions import CASES, matrix
 from tfmem.arguments import flat_arguments
 from tfmem.capture import Captured, capture
@@ -223,6 +228,60 @@ def test_grappler_has_run_and_calls_are_inlined():
     captured = captured_from(tf.function(lambda x: inner(x)), matrix(0, 4, 8))
     assert {"_FusedMatMul"} <= {node.op for node in captured.graph.nodes}
     assert not [node for node in captured.graph.nodes if "Call" in node.op]
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ("moe_transformer", {"layers": 1, "experts": 2, "batch": 2}),
+        ("convnet", {"blocks": 1, "batch": 4}),
+        ("lstm", {"length": 4}),
+    ],
+)
+def test_grappler_makes_of_a_function_what_it_makes_when_the_function_is_called(model, changes):
+    task = load(model).build(dataclasses.replace(load(model).CONFIGS["small"], **changes))
+    batch = next(iter(task.batches))
+    concrete = tf.function(task.step).get_concrete_function(*batch)
+    graph = capture(concrete, device="CPU:0").graph
+    ours = {n.name: (n.op, [v.node for v in n.inputs]) for n in graph.nodes if not n.is_input}
+    assert edges(ours) == edges(executed(concrete, batch))
+
+
+def edges(nodes: dict[str, tuple[str, list[str]]]) -> collections.Counter:
+    """How often an op reads an op at each of its inputs; "" stands for a function's inputs."""
+    ops = {name: op for name, (op, _) in nodes.items()}
+    return collections.Counter(
+        (op, i, ops.get(name, "")) for op, names in nodes.values() for i, name in enumerate(names)
+    )
+
+
+def executed(concrete, batch) -> dict[str, tuple[str, list[str]]]:
+    """Each node's op and inputs in the graph that TensorFlow runs, without sums as accumulations.
+
+    Grappler makes these of large sums unless it is told not to; their order is left open.
+    """
+    context = eager_context.context()
+    config = config_pb2.ConfigProto()
+    config.CopyFrom(context.config)
+    rewrites = config.graph_options.rewrite_options
+    rewrites.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    options, plain = (
+        eager_context.FunctionCallOptions(config_proto=config),
+        context.function_call_options,
+    )
+    context.enable_graph_collection()
+    try:
+        context.function_call_options = options
+        concrete(*batch)
+        graph_def = context.export_run_metadata().function_graphs[0].post_optimization_graph
+    finally:
+        context.function_call_options = plain
+        context.disable_graph_collection()
+    return {
+        node.name: (node.op, [text.partition(":")[0] for text in node.input if text[0] != "^"])
+        for node in graph_def.node
+        if node.op not in ("_Arg", "_Retval")
+    }
 
 
 def test_grappler_fuses_inside_loops():

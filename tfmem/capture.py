@@ -16,12 +16,9 @@ from typing import Any
 import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with 2.21.
-from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
-from tensorflow.python.eager import context as eager_context
-from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.ops import handle_data_util
 
-from tfmem import devices, graphdefs, inference
+from tfmem import devices, graphdefs, grappler, inference
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
 from tfmem.inference import BODIES, Input, as_shape, is_variable
@@ -119,7 +116,8 @@ def capture(
     inputs = _inputs_of(concrete)
     actual = dict(zip((i.name for i in inputs), args or (), strict=False))
     places = {i.name: _place_of(i, actual.get(i.name), device) for i in inputs}
-    graph_def = _run_grappler(concrete, inputs, places, device)
+    graph_def = grappler.optimize(concrete, inputs, places, device)
+    _refuse_old_loops(graph_def, concrete)
     nodes = graphdefs.program_order(graph_def, (op.name for op in concrete.graph.get_operations()))
     _place_nodes(nodes, inputs, places, device)
 
@@ -167,6 +165,14 @@ def refuse_compiled(concrete: Any) -> None:
                 "does not manage; use tf.function(jit_compile=False), "
                 "for Keras model.compile(..., jit_compile=False)"
             )
+
+
+def _refuse_old_loops(graph_def: GraphDef, concrete: Any) -> None:
+    if loops := sorted({n.op for n in graph_def.node} & _LOOP_OPS):
+        raise UnsupportedFunctionError(
+            f"{_plain_name(concrete.name)} has loops of TensorFlow 1 ({', '.join(loops)}); "
+            "call tf.compat.v1.enable_control_flow_v2() before it is traced"
+        )
 
 
 def _plain_name(name: str | bytes) -> str:
@@ -251,83 +257,7 @@ def _signature_of(concrete: Any) -> Signature:
     )
 
 
-# Grappler and devices.
-
-
-def _run_grappler(
-    concrete: Any, inputs: Sequence[Input], places: Mapping[str, str], device: str
-) -> GraphDef:
-    """The function's graph after Grappler, nested calls inlined, inputs and outputs kept."""
-    meta_graph = meta_graph_pb2.MetaGraphDef()
-    graph_def = meta_graph.graph_def
-    graph_def.CopyFrom(concrete.graph.as_graph_def())
-    by_name = {item.name: item for item in inputs}
-    for node in graph_def.node:
-        node.device = (
-            places[node.name]
-            if node.name in by_name
-            else graphdefs.merged_device(node.device, device)
-        )
-        if node.name in by_name and node.op != "Placeholder":
-            _make_placeholder(node, by_name[node.name])  # a small captured tensor is a Const here
-
-    _place_bodies(graph_def, device)
-
-    names = [item.name for item in inputs] + [t.name for t in concrete.outputs]
-    names += [op.name for op in concrete.graph.control_outputs]
-    meta_graph.collection_def["train_op"].node_list.value.extend(names)
-    optimized = tf_optimizer.OptimizeGraph(_grappler_config(), meta_graph, verbose=False)
-    if loops := sorted({n.op for n in optimized.node} & _LOOP_OPS):
-        raise UnsupportedFunctionError(
-            f"{_plain_name(concrete.name)} has loops of TensorFlow 1 ({', '.join(loops)}); "
-            "call tf.compat.v1.enable_control_flow_v2() before it is traced"
-        )
-    return optimized
-
-
-def _place_bodies(graph_def: GraphDef, device: str) -> None:
-    """Gives nodes of loops and branches the device, without which Grappler fuses none of them.
-
-    What uses a resource stays open: it goes where the resource is when the function runs.
-    """
-    functions = {f.signature.name: f for f in graph_def.library.function}
-    waiting = list(graph_def.node)
-    while waiting:
-        node = waiting.pop()
-        for attr in BODIES.get(node.op, ()):
-            value = node.attr[attr]
-            for called in value.list.func or (value.func,):
-                if (function := functions.pop(called.name, None)) is None:
-                    continue
-                resource = tf.resource.as_datatype_enum
-                handles = {a.name for a in function.signature.input_arg if a.type == resource}
-                for inner in function.node_def:
-                    if handles.isdisjoint(inner.input) and inner.op not in BODIES:
-                        inner.device = graphdefs.merged_device(inner.device, device)
-                waiting += function.node_def
-
-
-def _grappler_config() -> Any:
-    """The user's own settings, for graphs of every size, with loops kept as While nodes."""
-    config = config_pb2.ConfigProto()
-    config.CopyFrom(eager_context.context().config)
-    config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR"  # only here: keeps While whole
-    rewrites = config.graph_options.rewrite_options
-    rewrites.min_graph_nodes = -1
-    # It would turn large sums into accumulations whose order, and so rounding, varies between runs.
-    rewrites.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
-    if rewrites.disable_meta_optimizer:  # calls must be inlined even so
-        rewrites.disable_meta_optimizer = False
-        del rewrites.optimizers[:]
-        rewrites.optimizers.append("function")
-    return config
-
-
-def _make_placeholder(node: NodeDef, item: Input) -> None:
-    node.Clear()
-    node.name, node.op = item.name, "Placeholder"
-    node.attr["dtype"].type = item.dtype.as_datatype_enum
-    node.attr["shape"].shape.CopyFrom(tf.TensorShape(item.shape).as_proto())
+# Devices.
 
 
 def _place_nodes(
