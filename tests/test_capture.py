@@ -265,13 +265,10 @@ def executed(concrete, batch) -> dict[str, tuple[str, list[str]]]:
     config.CopyFrom(context.config)
     rewrites = config.graph_options.rewrite_options
     rewrites.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
-    options, plain = (
-        eager_context.FunctionCallOptions(config_proto=config),
-        context.function_call_options,
-    )
+    plain = context.function_call_options
     context.enable_graph_collection()
     try:
-        context.function_call_options = options
+        context.function_call_options = eager_context.FunctionCallOptions(config_proto=config)
         concrete(*batch)
         graph_def = context.export_run_metadata().function_graphs[0].post_optimization_graph
     finally:
