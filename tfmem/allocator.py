@@ -138,7 +138,7 @@ class Allocation:
 
 
 def replay(
-    lifetimes: Lifetimes, workspace: Array, *, limit: int | None = None, steps: int = 5
+    lifetimes: Lifetimes, workspace: Array, *, limit: int | None = None, steps: int = 20
 ) -> Allocation:
     """Runs some steps in the allocator.
 

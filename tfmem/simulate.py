@@ -23,6 +23,9 @@ from tfmem.program import Program, program
 
 Array = npt.NDArray[np.int64]
 
+_LEAST_STEPS, _MOST_STEPS, _EVENTS = 5, 20, 200_000
+"""Steps replayed in the allocator, fewer in large graphs: its padding settles only after some."""
+
 
 @dataclass(frozen=True)
 class Simulation:
@@ -96,7 +99,8 @@ def allocate(graph: Graph, costs: Costs, plan: Plan, *, limit: int | None = None
     steps = program(graph, plan)
     held, _ = _clocks(steps, costs)
     lifetimes = liveness.lifetimes(steps, costs.granularity, held)
-    return replay(lifetimes, _workspace(steps, costs), limit=limit)
+    rounds = max(_LEAST_STEPS, min(_MOST_STEPS, _EVENTS // max(1, len(steps.order))))
+    return replay(lifetimes, _workspace(steps, costs), limit=limit, steps=rounds)
 
 
 def _workspace(steps: Program, costs: Costs) -> Array:

@@ -97,13 +97,12 @@ def _loosened(graph: Graph, costs: Costs, found: Candidate, request: Request) ->
     """
     if found.plan.transfers or found.plan.recomputations or not found.plan.order:
         return found
-    allowed = min(request.budget or UNLIMITED, found.room)
     for window in (FREE_WINDOW, FREE_WINDOW // 2, FREE_WINDOW // 4):
-        plan = replace(found.plan, window=window)
-        loose = replace(found, plan=plan, simulation=simulate(graph, costs, plan))
-        peak = found.peak_bytes + loose.loose_bytes
-        if peak <= allowed and loose.loose_bytes <= _LOOSE * found.simulation.peak_bytes:
-            return replace(loose, peak_bytes=peak)
+        loose = candidate(graph, costs, replace(found.plan, window=window), request.limit)
+        if loose.loose_bytes <= _LOOSE * found.simulation.peak_bytes and loose.keeps(
+            min(request.budget or UNLIMITED, found.room)
+        ):
+            return loose
     return found
 
 
@@ -164,9 +163,7 @@ def judge(graph: Graph, costs: Costs, request: Request, plan: Plan) -> Decision:
     before = _original(graph, costs, request)
     if plan.is_noop:
         return _unchanged(before, request, plan.reason)
-    found = candidate(graph, costs, plan, request.limit)
-    found = replace(found, peak_bytes=found.peak_bytes + found.loose_bytes)
-    return _decision(found, before, request)
+    return _decision(candidate(graph, costs, plan, request.limit), before, request)
 
 
 def carry_out(graph: Graph, costs: Costs, request: Request, strategy: Strategy) -> Decision:

@@ -10,7 +10,9 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
+from tfmem.allocator import Allocation
 from tfmem.compact import compact
 from tfmem.costs import Costs
 from tfmem.ir import Graph
@@ -51,35 +53,52 @@ class Candidate:
     """A plan and what it is predicted to do.
 
     Attributes:
+      graph: what it is for.
+      costs: as for `simulate`.
       plan: the plan, its own predictions not filled in.
       simulation: of the plan.
-      peak_bytes: its peak in the allocator.
-      fits: whether the allocator has room for it, the holes between chunks considered.
       room: bytes of the allocator that a plan may count on.
-      whole_seconds: what the graph takes if all of it runs on the device.
     """
 
+    graph: Graph
+    costs: Costs
     plan: Plan
     simulation: Simulation
-    peak_bytes: int
-    fits: bool
     room: int
-    whole_seconds: float
 
-    def keeps(self, budget: int) -> bool:
-        """Whether the budget holds, and the allocator's limit with all the holes between chunks."""
-        return self.fits and self.peak_bytes <= budget
+    @cached_property
+    def _allocation(self) -> Allocation:
+        limit = None if self.room == UNLIMITED else self.room
+        return allocate(self.graph, self.costs, self.plan, limit=limit)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the allocator has room for it, the holes between chunks considered."""
+        return self._allocation.fits
+
+    @property
+    def peak_bytes(self) -> int:
+        """Its peak in the allocator, whichever nodes of the window run together."""
+        return self._allocation.peak_bytes + self.loose_bytes
 
     @property
     def loose_bytes(self) -> int:
         """Bytes that running nodes out of order may add to the peak at worst."""
         return self.simulation.window_peak_bytes - self.simulation.peak_bytes
 
-    @property
+    def keeps(self, budget: int) -> bool:
+        """Whether the budget holds, and the allocator's limit with all the holes between chunks."""
+        if self.simulation.window_peak_bytes > min(budget, self.room):
+            return False  # the allocator only adds to it
+        return self.fits and self.peak_bytes <= budget
+
+    @cached_property
     def rank(self) -> tuple[float, int, int]:
         """What is better comes first; that the host computes meanwhile counts for nothing."""
-        seconds = max(self.simulation.step_seconds, self.whole_seconds)
-        return seconds, len(self.plan.transfers), self.peak_bytes
+        runs = (node.name for node in self.graph.nodes if not node.is_input)
+        whole = math.fsum(self.costs.seconds.get(name, 0.0) for name in runs)
+        seconds = max(self.simulation.step_seconds, whole)
+        return seconds, len(self.plan.transfers), self.simulation.peak_bytes
 
 
 @dataclass(frozen=True)
@@ -214,13 +233,9 @@ class Setting:
 
 
 def candidate(graph: Graph, costs: Costs, plan: Plan, limit: int | None) -> Candidate:
-    """A plan with its simulation and its peak in an allocator of this limit."""
+    """A plan with its simulation, for an allocator of this limit."""
     room = UNLIMITED if limit is None else int(_ROOM * limit)
-    allocation = allocate(graph, costs, plan, limit=None if limit is None else room)
-    simulation = simulate(graph, costs, plan)
-    runs = (node.name for node in graph.nodes if not node.is_input)
-    whole = math.fsum(costs.seconds.get(name, 0.0) for name in runs)
-    return Candidate(plan, simulation, allocation.peak_bytes, allocation.fits, room, whole)
+    return Candidate(graph, costs, plan, simulate(graph, costs, plan), room)
 
 
 def settings(graph: Graph, costs: Costs, terms: Terms) -> Iterator[Setting]:
