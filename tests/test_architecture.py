@@ -17,6 +17,7 @@ TOUCHES_PRIVATE_PARTS = {
     "grappler",
     "inference",
     "measure",
+    "profiler",
     "rebuild",
     "tracing",
     "variables",

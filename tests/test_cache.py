@@ -10,6 +10,7 @@ import pytest
 
 from tests.graphs import DEVICE, training_chain
 from tests.test_search import RECOMPUTE, budgets, costs_of
+from tfmem import store
 from tfmem.plan import Plan
 from tfmem.planning import cache
 from tfmem.planning.search import Request, choose
@@ -27,9 +28,9 @@ def plan() -> Plan:
 @pytest.fixture
 def file(plan: Plan) -> Path:
     cache.save(GRAPH, COSTS, REQUEST, plan)
-    folder = cache.directory()
-    assert folder is not None
-    (path,) = folder.iterdir()
+    path = store.path_of("plans", cache.fingerprint(GRAPH, COSTS, REQUEST))
+    assert path is not None
+    assert path.exists()
     return path
 
 
@@ -77,14 +78,14 @@ def test_a_directory_that_cannot_be_written_is_reported(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(cache.DIRECTORY, str(tmp_path / "file"))
+    monkeypatch.setenv(store.DIRECTORY, str(tmp_path / "file"))
     with caplog.at_level(logging.WARNING, "tfmem"):
         cache.save(GRAPH, COSTS, REQUEST, plan)
     assert "cannot be kept" in caplog.text
 
 
 def test_an_empty_name_keeps_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(cache.DIRECTORY, "")
+    monkeypatch.setenv(store.DIRECTORY, "")
     cache.save(GRAPH, COSTS, REQUEST, plan)
-    assert cache.directory() is None
+    assert store.path_of("plans", "key") is None
     assert cache.load(GRAPH, COSTS, REQUEST) is None

@@ -23,8 +23,8 @@ from tfmem.arguments import flat_arguments
 from tfmem.budget import format_bytes
 from tfmem.capture import Captured, capture
 from tfmem.clones import with_clones
-from tfmem.costs import Costs, static_costs
-from tfmem.errors import Error, HostMemoryError
+from tfmem.costs import Costs
+from tfmem.errors import BudgetError, Error, HostMemoryError
 from tfmem.ir import Graph, Value
 from tfmem.options import Options, checked_options
 from tfmem.passes.linearise import Linearise
@@ -39,6 +39,7 @@ from tfmem.planning import cache
 from tfmem.planning.search import Decision, Request, carry_out, choose
 from tfmem.planning.strategy import Strategy
 from tfmem.planning.tensorflowmem import TensorFlowMem
+from tfmem.pricing import Tracing, measured, price
 from tfmem.rebuild import Rewritten, rebuild
 from tfmem.report import Alive, Report
 from tfmem.signature import signature_of
@@ -104,7 +105,10 @@ def optimize(
       max_slowdown: refuse plans whose predicted step time is above this multiple of the original's.
       strategy: a policy to be carried out as it is, such as `tfmem.TensorFlowMem()`. Default:
         as much of that policy as the budget asks for.
-      profile: where costs come from: "static" (from shapes), "measured" or "auto".
+      profile: where costs come from: "static" (from sizes and rates of a usual device), "auto" (the
+        link to the host is probed, and what steps measured before is used), "measured" (as well,
+        and if nothing was measured before, the first four calls run on a plan made from sizes,
+        three of them traced; then the plan is made anew). Both are kept on disk.
 
     Returns:
       An `Optimized`, called exactly as the function was; without `function`, a decorator.
@@ -183,7 +187,24 @@ class Optimized:
             return self.original(*args, **kwargs)
         args, kwargs = canonical_arguments(self.original, args, kwargs)
         with host_module.guard():
-            return entry.rewritten(*args, **kwargs)
+            if entry.tracing is None or tf.inside_function():
+                return entry.rewritten(*args, **kwargs)
+            return self._traced(entry, args, kwargs)
+
+    def _traced(self, entry: _Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A step under the profiler; after the last of them the plan is made anew."""
+        assert entry.tracing is not None
+        assert entry.rewritten is not None
+        step, key = entry.rewritten, signature_of(args, kwargs)
+        with self._lock:
+            result = entry.tracing.run(lambda: step(*args, **kwargs))
+            if entry.tracing.is_done and self._entries.get(key) is entry:
+                self._entries[key] = replace(entry, tracing=None)
+                try:
+                    self._prepared(args, kwargs)
+                except Error as error:
+                    _log.warning("%s: the plan made from sizes is kept: %s", self.name, error)
+        return result
 
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten ConcreteFunction for these arguments; the original's if unchanged."""
@@ -233,17 +254,18 @@ class Optimized:
         request = _request(self._options)
         captured = self._capture(request, args, kwargs)
         graph = Prune()(captured.graph)
-        costs = static_costs(
-            graph,
-            flops=captured.flops,
-            bodies=captured.bodies,
-            workspace=captured.workspace,
-            device=request.device,
-        )
-        decision = _decided(graph, costs, request, self._options.strategy)
+        strategy = self._options.strategy
+        profile = "static" if strategy else self._options.profile
+        costs = price(captured, graph, request, profile)
+        tracing = None
+        if profile == "measured" and not measured(graph, request):
+            tracing = Tracing(graph, request)
+            decision = _without_placement(graph, costs, request)
+        else:
+            decision = _decided(graph, costs, request, strategy)
         _check_host_memory(decision.plan)
         seconds = time.perf_counter() - start
-        return _Entry(captured, graph, decision, seconds, variables.moves())
+        return _Entry(captured, graph, decision, seconds, variables.moves(), tracing)
 
     def _capture(self, request: Request, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         strategy = self._options.strategy or TensorFlowMem()
@@ -282,6 +304,7 @@ class Optimized:
 class _Entry:
     """What was decided, and made, for one input signature.
 
+    `tracing` is there as long as its steps are being measured.
     `moves` counts the variables moved, in the whole process, when it was made: an entry that is
     older than the last move may refer to variables that are elsewhere now.
     """
@@ -291,6 +314,7 @@ class _Entry:
     decision: Decision
     seconds: float
     moves: int
+    tracing: Tracing | None = None
     rewritten: Rewritten | None = None
 
     @property
@@ -374,6 +398,15 @@ def _check_host_memory(plan: Plan) -> None:
             f"{format_bytes(free)} are free; raise the budget, so that less leaves the device, or "
             "free memory on the host"
         )
+
+
+def _without_placement(graph: Graph, costs: Costs, request: Request) -> Decision:
+    """A plan that moves no variable if there is one: another can still be chosen after it."""
+    near = replace(request, techniques=request.techniques - {"place"})
+    try:
+        return _decided(graph, costs, near, None)
+    except BudgetError:
+        return _decided(graph, costs, request, None)
 
 
 def _decided(graph: Graph, costs: Costs, request: Request, strategy: Strategy | None) -> Decision:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,6 +28,7 @@ class Costs:
       from_host: bytes a second back.
       latency: seconds each copy takes before its first byte.
       granularity: every buffer takes a multiple of this many bytes on the device.
+      host_seconds: time each node runs if it is on the host; absent means as long as on the device.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -35,10 +37,20 @@ class Costs:
     from_host: float = 1e9
     latency: float = 1e-4
     granularity: int = GRANULARITY
+    host_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def allocated(self, nbytes: int) -> int:
         """Bytes a buffer of `nbytes` takes on the device."""
         return _allocated(nbytes, self.granularity)
+
+
+@dataclass(frozen=True)
+class Link:
+    """Copies between a device and its host: bytes a second each way, seconds before each starts."""
+
+    to_host: float
+    from_host: float
+    latency: float
 
 
 _RATES = {"GPU": (1e13, 1e12, 5e-6, 1.2e10, 1e-5), "CPU": (5e10, 8e9, 2e-6, 8e8, 3e-4)}
@@ -64,18 +76,56 @@ def static_costs(
         bodies as "caller/node".
       device: full name of the device.
     """
-    flop_rate, byte_rate, start, link, latency = _RATES["GPU" if "GPU" in device else "CPU"]
-    seconds = {}
-    for node in graph.nodes:
-        if node.is_input:
-            continue
-        moved = sum(node.nbytes) + sum(map(graph.nbytes, node.inputs))
-        seconds[node.name] = start + max(moved / byte_rate, flops.get(node.name, 0.0) / flop_rate)
+    kind = "GPU" if "GPU" in device else "CPU"
+    seconds = _seconds(graph, flops, kind)
+    on_host = _seconds(graph, flops, "CPU") if kind != "CPU" else {}
     scratch = dict(workspace or {})
     for name, functions in (bodies or {}).items():
         if functions and name in graph.by_name:
             scratch[name] = _body_bytes(graph.by_name[name], functions, scratch)
-    return Costs(seconds, scratch, link, link, latency)
+    *_, link, latency = _RATES[kind]
+    return Costs(seconds, scratch, link, link, latency, host_seconds=on_host)
+
+
+def _seconds(graph: Graph, flops: Mapping[str, float], kind: str) -> dict[str, float]:
+    flop_rate, byte_rate, start, *_ = _RATES[kind]
+    seconds = {}
+    for node in graph.nodes:
+        if not node.is_input:
+            moved = sum(node.nbytes) + sum(map(graph.nbytes, node.inputs))
+            busy = max(moved / byte_rate, flops.get(node.name, 0.0) / flop_rate)
+            seconds[node.name] = start + busy
+    return seconds
+
+
+def with_link(costs: Costs, link: Link) -> Costs:
+    """The same costs, but for the speed of the link."""
+    return replace(costs, to_host=link.to_host, from_host=link.from_host, latency=link.latency)
+
+
+def with_measured(costs: Costs, graph: Graph, measured: Mapping[str, float]) -> Costs:
+    """Costs with measured seconds in the place of those from sizes.
+
+    A node that was not measured (it ran on the host, in a step that was traced) takes what its size
+    says times the factor that the measured nodes of its op show, or else that of all nodes.
+
+    Args:
+      costs: from sizes.
+      graph: what is priced.
+      measured: seconds by node.
+    """
+    factors: dict[str, list[float]] = {"": [1.0]}
+    for node in graph.nodes:
+        if node.name in measured and costs.seconds.get(node.name):
+            factor = measured[node.name] / costs.seconds[node.name]
+            factors.setdefault(node.op, []).append(factor)
+            factors[""].append(factor)
+    usual = {op: statistics.median(found) for op, found in factors.items()}
+    seconds = {
+        name: measured.get(name, guess * usual.get(graph.by_name[name].op, usual[""]))
+        for name, guess in costs.seconds.items()
+    }
+    return replace(costs, seconds=seconds)
 
 
 def _body_bytes(node: Node, functions: tuple[Graph, ...], scratch: Mapping[str, int]) -> int:

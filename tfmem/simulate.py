@@ -1,7 +1,7 @@
 """Memory and time of (graph, costs, plan): the peak, when it is, and who is alive then.
 
-Three clocks run: the device computes one node after another in the order, and one copy at a time
-goes each way between device and host. Nodes of the host run as soon as what they read is there.
+Four clocks run: the device computes one node after another in the order, the host whichever of its
+nodes has all that it reads, and one copy at a time goes each way between them.
 """
 
 from __future__ import annotations
@@ -137,20 +137,23 @@ def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -
 
 
 def _clocks(steps: Program, costs: Costs) -> tuple[dict[int, list[int]], float]:
-    """Runs the three clocks; which copies have landed when each position ends, and the time."""
+    """Runs the clocks; which copies have landed when each position ends, and the time."""
     graph, nodes = steps.graph, len(steps.graph.names)
     seconds = [costs.seconds.get(name, 0.0) for name in graph.priced]
+    there = [costs.host_seconds.get(name, seconds[i]) for i, name in enumerate(graph.priced)]
     if not steps.waits:
         return {}, math.fsum(seconds[node] for node in steps.order)
     ends = [0.0] * len(steps.on_host)
     link = _Link(costs)
-    compute, finished = 0.0, []
+    compute, host, finished = 0.0, 0.0, []
     for step in steps.sequence:
         awaited = steps.waits.get(step, ())
         if step < nodes:
             ready = max((link.arrival(other, ends) for other in awaited), default=0.0)
-            if steps.on_host[step]:
-                ends[step] = ready + seconds[step]
+            if steps.on_host[step] and graph.is_input[step]:
+                ends[step] = ready
+            elif steps.on_host[step]:
+                host = ends[step] = max(host, ready) + there[step]
             elif not graph.is_input[step]:
                 compute = ends[step] = max(compute, ready) + seconds[step]
                 finished.append(compute)

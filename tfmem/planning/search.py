@@ -12,15 +12,12 @@ from tfmem.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.space import UNLIMITED, Candidate, Setting, Terms, candidate, settings
 from tfmem.planning.strategy import Strategy
-from tfmem.planning.tensorflowmem import FREE_WINDOW, TensorFlowMem
+from tfmem.planning.tensorflowmem import TensorFlowMem, widest_window
 from tfmem.simulate import Simulation, allocate, simulate
 
 _UNORDERED = 1.2
 """How far above its prediction the original's peak may be: nothing bounds what runs at once there
 (a GPT: 602 MB measured, 526 predicted)."""
-
-_LOOSE = 0.02
-"""Part of the peak that running nodes out of order may add to it at worst."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +94,12 @@ def _loosened(graph: Graph, costs: Costs, found: Candidate, request: Request) ->
     """
     if found.plan.transfers or found.plan.recomputations or not found.plan.order:
         return found
-    for window in (FREE_WINDOW, FREE_WINDOW // 2, FREE_WINDOW // 4):
+    window = widest_window(graph, costs, found.plan)
+    while window > 1:
         loose = candidate(graph, costs, replace(found.plan, window=window), request.limit)
-        if loose.loose_bytes <= _LOOSE * found.simulation.peak_bytes and loose.keeps(
-            min(request.budget or UNLIMITED, found.room)
-        ):
+        if loose.keeps(min(request.budget or UNLIMITED, found.room)):
             return loose
+        window //= 2
     return found
 
 

@@ -1,0 +1,97 @@
+"""Prices of a captured function on this machine: sizes, a probed link, traced steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from tfmem import profiler, profiles
+from tfmem.capture import Captured
+from tfmem.costs import Costs, Link, static_costs, with_link, with_measured
+from tfmem.ir import Graph
+from tfmem.planning.search import Request
+
+_log = logging.getLogger("tfmem")
+
+_WARM_UP = 1
+_TRACED = 3
+"""Steps that run before any is traced, and steps that are."""
+
+
+def price(captured: Captured, graph: Graph, request: Request, profile: str) -> Costs:
+    """Costs of a graph, as good as the profile allows and as far as they are known.
+
+    Args:
+      captured: the function.
+      graph: what is planned of it.
+      request: what it is planned for.
+      profile: "static" takes sizes alone; otherwise the link is probed (once on each machine), and
+        seconds that were measured before are used.
+    """
+    costs = static_costs(
+        graph,
+        flops=captured.flops,
+        bodies=captured.bodies,
+        workspace=captured.workspace,
+        device=request.device,
+    )
+    if profile == "static" or request.budget is None:
+        return costs
+    if request.host and request.techniques & {"swap", "place"}:
+        costs = with_link(costs, _link(request))
+    seconds = measured(graph, request)
+    return with_measured(costs, graph, seconds) if seconds else costs
+
+
+def measured(graph: Graph, request: Request) -> dict[str, float]:
+    """Seconds of nodes from steps traced before; empty if none were."""
+    return dict(profiles.seconds_of(graph, request.device, profiler.machine()) or {})
+
+
+def _link(request: Request) -> Link:
+    machine = profiler.machine()
+    link = profiles.link_of(request.device, request.host, machine)
+    if link is None:
+        link = profiler.probe_link(request.device, request.host)
+        profiles.keep_link(request.device, request.host, machine, link)
+    return link
+
+
+class Tracing:
+    """The steps of a user that are traced, one after the other, until enough are."""
+
+    def __init__(self, graph: Graph, request: Request) -> None:
+        self._graph, self._request = graph, request
+        self._steps: list[dict[str, float]] = []
+        self._left = _WARM_UP + _TRACED
+
+    @property
+    def is_done(self) -> bool:
+        """Whether enough steps were traced, or none can be."""
+        return self._left == 0
+
+    def run(self, step: Callable[[], Any]) -> Any:
+        """Runs a step, traced unless it warms up; what is measured is kept after the last."""
+        self._left -= 1
+        if self._left >= _TRACED:
+            return step()
+        if not profiler.start():
+            self._left = 0
+            return step()
+        try:
+            result = step()
+        finally:
+            seconds = profiler.stop()
+        self._steps.append(seconds)
+        if self.is_done:
+            self._keep()
+        return result
+
+    def _keep(self) -> None:
+        profiles.keep_seconds(
+            self._graph,
+            self._request.device,
+            profiler.machine(),
+            profiler.median_seconds(self._steps),
+        )

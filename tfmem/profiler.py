@@ -1,0 +1,149 @@
+"""What nodes and copies really take: steps traced by TensorFlow's profiler, a probe of the link.
+
+The executor reports every kernel it runs as an event "node:op"; what a GPU runs for a node stands
+in the plane of that GPU, with the same text beside each of its kernels.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+# Private part of TensorFlow; seen to work with 2.21.
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from tfmem.costs import Link
+from tfmem.profiles import Machine
+
+_log = logging.getLogger("tfmem")
+
+_EVERY_OP = 3
+"""Level of the host tracer at which cheap ops are reported too."""
+
+_PROBE_BYTES = 4 * 2**20
+_PROBES = 5
+
+
+_folders: list[tempfile.TemporaryDirectory[str]] = []
+
+
+def start() -> bool:
+    """Starts the profiler; False, and a warning, if it runs already for somebody else."""
+    folder = tempfile.TemporaryDirectory(prefix="tfmem-")
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=_EVERY_OP, python_tracer_level=0, device_tracer_level=1
+    )
+    try:
+        tf.profiler.experimental.start(folder.name, options)
+    except tf.errors.AlreadyExistsError:
+        _log.warning(
+            "TensorFlow's profiler is in use, so steps cannot be measured now: costs are from sizes"
+        )
+        return False
+    _folders.append(folder)
+    return True
+
+
+def stop() -> dict[str, float]:
+    """Stops the profiler; seconds of each node that ran in this process since, by name."""
+    tf.test.experimental.sync_devices()
+    tf.profiler.experimental.stop()
+    with _folders.pop() as folder:
+        return _seconds(_planes(Path(folder)))
+
+
+def machine() -> Machine:
+    """This machine, as far as measured times depend on it."""
+    gpus = [
+        str(tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name))
+        for gpu in tf.config.list_physical_devices("GPU")
+    ]
+    parts = [platform.machine(), f"{os.cpu_count()} cores", *gpus, f"TensorFlow {tf.__version__}"]
+    return Machine(", ".join(parts))
+
+
+def _planes(folder: Path) -> Iterator[Any]:
+    for path in folder.rglob("*.xplane.pb"):
+        space = xplane_pb2.XSpace()
+        space.ParseFromString(path.read_bytes())
+        yield from space.planes
+
+
+def _seconds(planes: Iterable[Any]) -> dict[str, float]:
+    """Seconds by node; where a GPU ran kernels for a node, those alone."""
+    host: dict[str, float] = {}
+    gpu: dict[str, float] = {}
+    for plane in planes:
+        is_gpu = "/device:GPU" in plane.name
+        found = gpu if is_gpu else host
+        for line in plane.lines:
+            for event in line.events:
+                named = plane.event_metadata[event.metadata_id].name
+                text = _kernel_of(plane, event) if is_gpu else named
+                name, _, op = text.partition(":")
+                if op and " " not in text:
+                    found[name] = found.get(name, 0.0) + event.duration_ps * 1e-12
+    return {**host, **gpu}
+
+
+def _kernel_of(plane: Any, event: Any) -> str:
+    """The node that a GPU's kernel ran for, as "node:op"; "" if none is named."""
+    for stat in event.stats:
+        if plane.stat_metadata[stat.metadata_id].name == "tf_op":
+            return str(stat.str_value or plane.stat_metadata[stat.ref_value].name)
+    return ""
+
+
+def median_seconds(steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each node over the steps in which it ran."""
+    every: dict[str, list[float]] = {}
+    for step in steps:
+        for name, seconds in step.items():
+            every.setdefault(name, []).append(seconds)
+    return {name: statistics.median(seconds) for name, seconds in every.items()}
+
+
+def probe_link(device: str, host: str) -> Link:
+    """Measures the copies between two devices, given by full names, one direction at a time."""
+
+    def there(value: tf.Tensor) -> tf.Tensor:
+        with tf.device(host):
+            last = tf.raw_ops.Snapshot(input=value)[-1]
+        with tf.device(device):
+            return tf.raw_ops.Snapshot(input=last)
+
+    def there_and_back(value: tf.Tensor) -> tf.Tensor:
+        with tf.device(host):
+            away = tf.raw_ops.Snapshot(input=value)
+        with tf.device(device):
+            return tf.raw_ops.Snapshot(input=away)[-1]
+
+    with tf.device(device):
+        small, large = tf.zeros([1]), tf.zeros([_PROBE_BYTES // 4])
+    latency = _fastest(tf.function(there), small) / 2
+    out = _fastest(tf.function(there), large)
+    both = _fastest(tf.function(there_and_back), large)
+    return Link(
+        to_host=_PROBE_BYTES / max(out - 2 * latency, 1e-9),
+        from_host=_PROBE_BYTES / max(both - out, 1e-9),
+        latency=latency,
+    )
+
+
+def _fastest(function: Callable[[tf.Tensor], tf.Tensor], value: tf.Tensor) -> float:
+    """Seconds of a call; the least, for whatever else runs only adds to it."""
+    seconds = []
+    for _ in range(_PROBES + 1):
+        start = time.perf_counter()
+        function(value).numpy()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])

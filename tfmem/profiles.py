@@ -1,0 +1,110 @@
+"""What was measured once: seconds of a graph's nodes, the speed of a link. Kept on disk.
+
+A profile holds for a graph's computation wherever its nodes and variables live, and for the machine
+that it was taken on. One that is damaged, or another machine's, is reported and not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+from tfmem import store
+from tfmem.costs import Link
+from tfmem.ir import Graph
+
+_log = logging.getLogger("tfmem")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What measured times depend on: the hardware, TensorFlow."""
+
+    text: str
+
+    def key(self, *facts: str) -> str:
+        """Of something measured on this machine."""
+        return hashlib.sha256("\n".join((self.text, *facts)).encode()).hexdigest()[:32]
+
+
+def seconds_of(graph: Graph, device: str, machine: Machine) -> Mapping[str, float] | None:
+    """Measured seconds by node; None if there are none that can be used."""
+    kept = _load("profiles", machine.key(fingerprint(graph), device), machine)
+    seconds = kept.get("seconds") if kept else None
+    if seconds is None:
+        return None
+    if not isinstance(seconds, dict) or not all(map(_is_time, seconds.values())):
+        _log.warning("a profile kept is damaged; it is not used")
+        return None
+    return seconds
+
+
+def keep_seconds(graph: Graph, device: str, machine: Machine, seconds: Mapping[str, float]) -> None:
+    """Keeps the measured seconds of a graph's nodes, in this process and on disk."""
+    known = {name: value for name, value in seconds.items() if name in graph.by_name}
+    _save("profiles", machine.key(fingerprint(graph), device), machine, {"seconds": known})
+
+
+def link_of(device: str, host: str, machine: Machine) -> Link | None:
+    """The measured link between two devices; None if there is none that can be used."""
+    kept = _load("links", machine.key(device, host), machine)
+    try:
+        return Link(**kept["link"]) if kept else None
+    except (KeyError, TypeError):
+        _log.warning("a link kept is damaged; it is not used")
+        return None
+
+
+def keep_link(device: str, host: str, machine: Machine, link: Link) -> None:
+    """Keeps a measured link, in this process and on disk."""
+    _save("links", machine.key(device, host), machine, {"link": asdict(link)})
+
+
+def fingerprint(graph: Graph) -> str:
+    """Of what a graph computes, not of where."""
+    lines = (f"{n.name} {n.op} {n.nbytes} {' '.join(map(str, n.inputs))}" for n in graph.nodes)
+    facts = (metadata.version("tensorflow"), *lines)
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value >= 0
+
+
+_kept: dict[tuple[str, str], dict[str, Any]] = {}
+"""What this process has measured or read, by kind and key."""
+
+
+def _save(kind: str, key: str, machine: Machine, facts: dict[str, Any]) -> None:
+    facts = {"machine": machine.text, **facts}
+    _kept[kind, key] = facts
+    store.save(kind, key, json.dumps(facts))
+
+
+def _load(kind: str, key: str, machine: Machine) -> dict[str, Any] | None:
+    if (kind, key) in _kept:
+        return _kept[kind, key]
+    path = store.path_of(kind, key)
+    if path is None or not path.exists():
+        return None
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        found = facts["machine"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.warning("%s is damaged (%r); it is not used, delete it", path, error)
+        return None
+    if found != machine.text:
+        _log.warning(
+            "%s was measured on another machine (%s, this is %s); it is not used",
+            path,
+            found,
+            machine.text,
+        )
+        return None
+    _kept[kind, key] = facts
+    return dict(facts)

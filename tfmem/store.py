@@ -1,0 +1,42 @@
+"""Small files kept in the user's cache: plans, profiles."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import platformdirs
+
+_log = logging.getLogger("tfmem")
+
+DIRECTORY = "TFMEM_CACHE_DIR"
+"""Environment variable that names another directory than the user's cache; empty keeps nothing."""
+
+
+def path_of(kind: str, key: str) -> Path | None:
+    """The file of a kind with a key, there or not; None if the user wants nothing kept."""
+    named = os.environ.get(DIRECTORY)
+    if named == "":
+        return None
+    root = Path(named) if named else Path(platformdirs.user_cache_dir("tfmem"))
+    return root / kind / f"{key}.json"
+
+
+def save(kind: str, key: str, text: str) -> None:
+    """Writes a file whole or not at all; a directory that cannot be written is only reported."""
+    path = path_of(kind, key)
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        _log.warning(
+            "%s cannot be kept (%s); name a directory in %s, or set it empty",
+            kind,
+            error,
+            DIRECTORY,
+        )
