@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -27,6 +27,8 @@ class Costs:
       to_host: bytes a second from the device to the host.
       from_host: bytes a second back.
       latency: seconds each copy takes before its first byte.
+      contention: part of the time of copies and of the host's nodes for which the device's own
+        nodes stand still, because they share cores.
       granularity: every buffer takes a multiple of this many bytes on the device.
       host_seconds: time each node runs if it is on the host; absent means as long as on the device.
     """
@@ -36,6 +38,7 @@ class Costs:
     to_host: float = 1e9
     from_host: float = 1e9
     latency: float = 1e-4
+    contention: float = 0.0
     granularity: int = GRANULARITY
     host_seconds: Mapping[str, float] = field(default_factory=dict)
 
@@ -46,16 +49,19 @@ class Costs:
 
 @dataclass(frozen=True)
 class Link:
-    """Copies between a device and its host: bytes a second each way, seconds before each starts."""
+    """Copies between a device and its host; the fields are those of `Costs`."""
 
     to_host: float
     from_host: float
     latency: float
+    contention: float
 
 
-_RATES = {"GPU": (1e13, 1e12, 5e-6, 1.2e10, 1e-5), "CPU": (5e10, 8e9, 2e-6, 8e8, 3e-4)}
-"""By kind of device: flops a second, bytes a second, seconds to start a node, bytes a second to and
-from the host (pinned memory over PCIe; gRPC over loopback), seconds to start a copy."""
+_RATES = {"GPU": (1e13, 1e12, 5e-6), "CPU": (5e10, 8e9, 2e-6)}
+"""By kind of device: flops a second, bytes a second, seconds to start a node."""
+
+_LINKS = {"GPU": Link(1.2e10, 1.2e10, 1e-5, 0.0), "CPU": Link(1.2e9, 1.2e9, 7e-4, 1.0)}
+"""By kind of device: pinned memory over PCIe; gRPC over loopback, on the cores that compute."""
 
 
 def static_costs(
@@ -83,12 +89,11 @@ def static_costs(
     for name, functions in (bodies or {}).items():
         if functions and name in graph.by_name:
             scratch[name] = _body_bytes(graph.by_name[name], functions, scratch)
-    *_, link, latency = _RATES[kind]
-    return Costs(seconds, scratch, link, link, latency, host_seconds=on_host)
+    return with_link(Costs(seconds, scratch, host_seconds=on_host), _LINKS[kind])
 
 
 def _seconds(graph: Graph, flops: Mapping[str, float], kind: str) -> dict[str, float]:
-    flop_rate, byte_rate, start, *_ = _RATES[kind]
+    flop_rate, byte_rate, start = _RATES[kind]
     seconds = {}
     for node in graph.nodes:
         if not node.is_input:
@@ -100,7 +105,7 @@ def _seconds(graph: Graph, flops: Mapping[str, float], kind: str) -> dict[str, f
 
 def with_link(costs: Costs, link: Link) -> Costs:
     """The same costs, but for the speed of the link."""
-    return replace(costs, to_host=link.to_host, from_host=link.from_host, latency=link.latency)
+    return replace(costs, **asdict(link))
 
 
 def with_measured(costs: Costs, graph: Graph, measured: Mapping[str, float]) -> Costs:

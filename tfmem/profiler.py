@@ -29,8 +29,8 @@ _log = logging.getLogger("tfmem")
 _EVERY_OP = 3
 """Level of the host tracer at which cheap ops are reported too."""
 
-_PROBE_BYTES = 4 * 2**20
-_PROBES = 5
+_PROBE_SIDE, _PRODUCTS, _PROBES = 1024, 4, 5
+"""Rows and columns of the matrix that is copied, products computed meanwhile, and repetitions."""
 
 
 _folders: list[tempfile.TemporaryDirectory[str]] = []
@@ -127,23 +127,36 @@ def probe_link(device: str, host: str) -> Link:
         with tf.device(device):
             return tf.raw_ops.Snapshot(input=away)[-1]
 
+    def computing(value: tf.Tensor) -> tf.Tensor:
+        with tf.device(device):
+            side = tf.reshape(value, [_PROBE_SIDE, -1])
+            for _ in range(_PRODUCTS):
+                side = tf.matmul(side, side)
+            return side[-1, -1]
+
+    def both(value: tf.Tensor) -> tf.Tensor:
+        return there_and_back(value) + computing(value)
+
     with tf.device(device):
-        small, large = tf.zeros([1]), tf.zeros([_PROBE_BYTES // 4])
-    latency = _fastest(tf.function(there), small) / 2
-    out = _fastest(tf.function(there), large)
-    both = _fastest(tf.function(there_and_back), large)
+        small, large = tf.zeros([1]), tf.zeros([_PROBE_SIDE * _PROBE_SIDE])
+    nbytes = 4 * _PROBE_SIDE * _PROBE_SIDE
+    latency = _fastest(there, small) / 2
+    out, back = _fastest(there, large), _fastest(there_and_back, large)
+    alone, together = _fastest(computing, large), _fastest(both, large)
+    copying = max(back - 2 * latency, 1e-9)
     return Link(
-        to_host=_PROBE_BYTES / max(out - 2 * latency, 1e-9),
-        from_host=_PROBE_BYTES / max(both - out, 1e-9),
+        to_host=nbytes / max(out - 2 * latency, 1e-9),
+        from_host=nbytes / max(back - out, 1e-9),
         latency=latency,
+        contention=min(1.0, max(0.0, (together - max(alone, back)) / copying)),
     )
 
 
 def _fastest(function: Callable[[tf.Tensor], tf.Tensor], value: tf.Tensor) -> float:
     """Seconds of a call; the least, for whatever else runs only adds to it."""
-    seconds = []
+    compiled, seconds = tf.function(function), []
     for _ in range(_PROBES + 1):
         start = time.perf_counter()
-        function(value).numpy()
+        compiled(value).numpy()
         seconds.append(time.perf_counter() - start)
     return min(seconds[1:])

@@ -144,19 +144,20 @@ def _clocks(steps: Program, costs: Costs) -> tuple[dict[int, list[int]], float]:
     if not steps.waits:
         return {}, math.fsum(seconds[node] for node in steps.order)
     ends = [0.0] * len(steps.on_host)
-    link = _Link(costs)
-    compute, host, finished = 0.0, 0.0, []
+    link, device, finished = _Link(costs), _Device(costs.contention), []
+    host = computed = 0.0
     for step in steps.sequence:
         awaited = steps.waits.get(step, ())
         if step < nodes:
             ready = max((link.arrival(other, ends) for other in awaited), default=0.0)
-            if steps.on_host[step] and graph.is_input[step]:
+            if graph.is_input[step]:
                 ends[step] = ready
             elif steps.on_host[step]:
                 host = ends[step] = max(host, ready) + there[step]
-            elif not graph.is_input[step]:
-                compute = ends[step] = max(compute, ready) + seconds[step]
-                finished.append(compute)
+                computed += there[step]
+            else:
+                ends[step] = device.run(ready, seconds[step], link.busy + computed)
+                finished.append(ends[step])
             continue
         copy = steps.copies[step - nodes]
         ready = max((ends[other] for other in awaited), default=0.0)
@@ -173,11 +174,34 @@ def _clocks(steps: Program, costs: Costs) -> tuple[dict[int, list[int]], float]:
     return held, max(ends, default=0.0)
 
 
+class _Device:
+    """The device's own nodes, which stand still for a part of what others do on its cores."""
+
+    def __init__(self, contention: float) -> None:
+        self.contention = contention
+        self.now = self.counted = 0.0
+
+    def run(self, ready: float, seconds: float, busy: float) -> float:
+        """Runs a node; when it has ended. `busy` is what others have done until now, in seconds.
+
+        Nothing is lost to what they do while the device waits for them.
+        """
+        idle = max(0.0, ready - self.now)
+        lost = self.contention * max(0.0, busy - self.counted - idle)
+        self.counted = busy
+        self.now += idle + lost + seconds
+        return self.now
+
+
 class _Link:
-    """The two directions between device and host, each with a queue of its own."""
+    """The two directions between device and host, each with a queue of its own.
+
+    `busy` are the seconds in which copies were under way, those of both directions added.
+    """
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
+        self.busy = 0.0
         self.out_free = self.in_free = 0.0
         self.pending: list[tuple[float, int, int]] = []
         self.waiting: set[int] = set()
@@ -185,7 +209,9 @@ class _Link:
     def send(self, ready: float, nbytes: int) -> float:
         """Copies to the host; when it has landed."""
         begin = max(self.out_free, ready)
-        self.out_free = begin + self.costs.latency + nbytes / self.costs.to_host
+        seconds = nbytes / self.costs.to_host
+        self.out_free = begin + self.costs.latency + seconds
+        self.busy += seconds
         return self.out_free
 
     def request(self, step: int, ready: float, nbytes: int) -> None:
@@ -207,5 +233,7 @@ class _Link:
     def _serve(self, ends: list[float]) -> None:
         ready, step, nbytes = heapq.heappop(self.pending)
         begin = max(self.in_free, ready)
-        self.in_free = ends[step] = begin + self.costs.latency + nbytes / self.costs.from_host
+        seconds = nbytes / self.costs.from_host
+        self.in_free = ends[step] = begin + self.costs.latency + seconds
+        self.busy += seconds
         self.waiting.discard(step)

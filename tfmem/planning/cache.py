@@ -51,7 +51,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request) -> str:
         str(graph),
         json.dumps(sorted(costs.seconds.items())),
         json.dumps(sorted(costs.workspace.items())),
-        repr((costs.to_host, costs.from_host, costs.latency, costs.granularity)),
+        repr((costs.to_host, costs.from_host, costs.latency, costs.contention, costs.granularity)),
         json.dumps(sorted(costs.host_seconds.items())),
         repr((request.device, request.host, request.budget, request.limit, request.max_slowdown)),
         repr(sorted(request.techniques)),

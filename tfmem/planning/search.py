@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tfmem.budget import format_bytes
@@ -80,7 +80,7 @@ def choose(
     if request.budget is None:
         best = next(spaces).free_candidate
     else:
-        best = _fastest(list(spaces), _policies(graph, costs, terms), request.budget)
+        best = _fastest(spaces, _policies(graph, costs, terms), request.budget)
     return _checked(
         _decision(_loosened(graph, costs, best, request), before, request), request, before
     )
@@ -103,14 +103,20 @@ def _loosened(graph: Graph, costs: Costs, found: Candidate, request: Request) ->
     return found
 
 
-def _fastest(spaces: list[Setting], policies: list[Candidate], budget: int) -> Candidate:
-    """The fastest candidate within the budget; if there is none, that with the least peak."""
-    found = list(policies)
+def _fastest(spaces: Iterator[Setting], policies: list[Candidate], budget: int) -> Candidate:
+    """The fastest candidate within the budget; if there is none, that with the least peak.
+
+    More variables are moved only as long as that may be faster.
+    """
+    found, seen = list(policies), []
     for space in spaces:
+        seen.append(space)
         found += space.near(budget)
+        if any(one.keeps(budget) and one.costs_nothing for one in found):
+            break
     kept = [one for one in found if one.keeps(budget)]
     if not kept:
-        for space in spaces:
+        for space in seen:
             found += space.least()
         kept = [one for one in found if one.keeps(budget)]
     if kept:

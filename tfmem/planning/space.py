@@ -92,13 +92,21 @@ class Candidate:
             return False  # the allocator only adds to it
         return self.fits and self.peak_bytes <= budget
 
-    @cached_property
+    @property
     def rank(self) -> tuple[float, int, int]:
         """What is better comes first; that the host computes meanwhile counts for nothing."""
-        runs = (node.name for node in self.graph.nodes if not node.is_input)
-        whole = math.fsum(self.costs.seconds.get(name, 0.0) for name in runs)
-        seconds = max(self.simulation.step_seconds, whole)
+        seconds = max(self.simulation.step_seconds, self._whole_seconds)
         return seconds, len(self.plan.transfers), self.simulation.peak_bytes
+
+    @property
+    def costs_nothing(self) -> bool:
+        """Whether a step takes no longer than if nothing left the device or ran again."""
+        return self.simulation.step_seconds <= self._whole_seconds * (1 + 1e-9)
+
+    @cached_property
+    def _whole_seconds(self) -> float:
+        runs = (node.name for node in self.graph.nodes if not node.is_input)
+        return math.fsum(self.costs.seconds.get(name, 0.0) for name in runs)
 
 
 @dataclass(frozen=True)
