@@ -12,6 +12,7 @@ Source: `xla/tsl/framework/bfc_allocator.cc` (`FindChunkPtr`, `Extend`, `Merge`)
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -138,7 +139,12 @@ class Allocation:
 
 
 def replay(
-    lifetimes: Lifetimes, workspace: Array, *, limit: int | None = None, steps: int = 20
+    lifetimes: Lifetimes,
+    workspace: Array,
+    pieces: Sequence[int] = (),
+    *,
+    limit: int | None = None,
+    steps: int = 20,
 ) -> Allocation:
     """Runs some steps in the allocator.
 
@@ -149,6 +155,7 @@ def replay(
     Args:
       lifetimes: when each buffer begins and ends.
       workspace: bytes each node of the order holds while it runs.
+      pieces: in how many buffers; default: one.
       limit: the allocator's hard limit, which it has claimed at once.
       steps: how many; padding differs from one to the next.
     """
@@ -168,8 +175,12 @@ def replay(
         if b not in outlive and (not is_given or b in renewed):
             ends[lifetimes.end[b]].append(b)
     most = np.zeros(len(begins), np.int64)
+    counts = pieces or [1] * len(begins)
+    scratch = [
+        [nbytes // count] * count for nbytes, count in zip(workspace.tolist(), counts, strict=True)
+    ]
     for _ in range(steps):
-        timeline = np.array(_step(pool, held, sizes, workspace.tolist(), begins, ends), np.int64)
+        timeline = np.array(_step(pool, held, sizes, scratch, begins, ends), np.int64)
         most = timeline if timeline.max() > most.max() else most
         for before, after in renewed.items():
             if after in held:
@@ -181,7 +192,7 @@ def _step(
     pool: Bfc,
     held: dict[int, _Chunk],
     sizes: list[int],
-    scratch: list[int],
+    scratch: list[list[int]],
     begins: list[list[int]],
     ends: list[list[int]],
 ) -> list[int]:
@@ -189,9 +200,9 @@ def _step(
     for starting, ending, extra in zip(begins, ends, scratch, strict=True):
         for b in starting:
             held[b] = pool.allocate(sizes[b])
-        chunk = pool.allocate(extra) if extra else None
+        chunks = [pool.allocate(size) for size in extra if size]
         timeline.append(pool.in_use)
-        if chunk is not None:
+        for chunk in chunks:
             pool.release(chunk)
         for b in ending:
             pool.release(held.pop(b))

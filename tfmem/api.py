@@ -20,6 +20,7 @@ from tqdm import tqdm
 from tfmem import devices, measure, variables
 from tfmem import host as host_module
 from tfmem.arguments import flat_arguments
+from tfmem.bodies import Bodies
 from tfmem.budget import format_bytes
 from tfmem.capture import Captured, capture
 from tfmem.clones import with_clones
@@ -260,9 +261,11 @@ class Optimized:
         tracing = None
         if profile == "measured" and not measured(graph, request):
             tracing = Tracing(graph, request)
-            decision = _without_placement(graph, costs, request)
+            decision = _without_placement(graph, costs, request, captured.bodies)
+        elif strategy:
+            decision = carry_out(graph, costs, request, strategy)
         else:
-            decision = _decided(graph, costs, request, strategy)
+            decision = _decided(graph, costs, request, captured.bodies)
         _check_host_memory(decision.plan)
         seconds = time.perf_counter() - start
         return _Entry(captured, graph, decision, seconds, variables.moves(), tracing)
@@ -286,7 +289,7 @@ class Optimized:
         if away:
             variables.move_variables(away, plan.host)
             self._forget()
-        rewritten = rebuild(captured, graph)
+        rewritten = rebuild(captured, graph, _rewritten_bodies(captured.bodies, plan))
         seconds = entry.seconds + time.perf_counter() - start
         return replace(entry, rewritten=rewritten, seconds=seconds, moves=variables.moves())
 
@@ -362,6 +365,16 @@ def passes_of(plan: Plan) -> list[Pass]:
     return passes
 
 
+def _rewritten_bodies(bodies: Bodies, plan: Plan) -> dict[str, tuple[Graph, Graph]]:
+    """The bodies that a plan changes, by their function's name: as they were, as they are to be."""
+    made = {}
+    for one in plan.bodies:
+        body = bodies[one.node][one.branch]
+        made[body.function] = body.graph, run_passes(body.graph, passes_of(one.plan), _observe)
+        made |= _rewritten_bodies(body.bodies, one.plan)
+    return made
+
+
 def _observe(done: Pass, before: Graph, after: Graph, seconds: float) -> None:
     _log.debug("%s: %d to %d nodes, %.2f s", type(done).__name__, len(before), len(after), seconds)
 
@@ -400,25 +413,23 @@ def _check_host_memory(plan: Plan) -> None:
         )
 
 
-def _without_placement(graph: Graph, costs: Costs, request: Request) -> Decision:
+def _without_placement(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Decision:
     """A plan that moves no variable if there is one: another can still be chosen after it."""
     near = replace(request, techniques=request.techniques - {"place"})
     try:
-        return _decided(graph, costs, near, None)
+        return _decided(graph, costs, near, bodies)
     except BudgetError:
-        return _decided(graph, costs, request, None)
+        return _decided(graph, costs, request, bodies)
 
 
-def _decided(graph: Graph, costs: Costs, request: Request, strategy: Strategy | None) -> Decision:
-    if strategy is not None:
-        return carry_out(graph, costs, request, strategy)
-    found = cache.load(graph, costs, request)
+def _decided(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Decision:
+    found = cache.load(graph, costs, request, bodies)
     if found is None:
         start = time.perf_counter()
         with tqdm(desc="tfmem: planning", unit=" plans", delay=2, leave=False, disable=None) as bar:
-            found = choose(graph, costs, request, bar.update)
+            found = choose(graph, costs, request, bar.update, bodies)
         seconds = time.perf_counter() - start
         if seconds > _SLOW:
             _log.info("%d nodes planned in %.1f s", len(graph), seconds)
-            cache.save(graph, costs, request, found.plan)
+            cache.save(graph, costs, request, found.plan, bodies)
     return found

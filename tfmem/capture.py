@@ -19,6 +19,7 @@ import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
 
 from tfmem import devices, graphdefs, grappler, inference
+from tfmem.bodies import Bodies
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
 from tfmem.inference import BODIES, Input, as_shape, is_variable
@@ -66,7 +67,7 @@ class Captured:
     """
 
     graph: Graph
-    bodies: Mapping[str, tuple[Graph, ...]]
+    bodies: Bodies
     flops: Mapping[str, float]
     variables: Mapping[str, tf.Variable]
     inputs: tuple[Input, ...] = ()

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
-from tfmem.ir import Graph, Node, Value
+from tfmem.bodies import Bodies, Body, charged_elsewhere
+from tfmem.ir import Graph, Node
 from tfmem.liveness import lifetimes
 from tfmem.plan import Plan
 from tfmem.program import program
@@ -30,6 +31,7 @@ class Costs:
       contention: part of the time of copies and of the host's nodes for which the device's own
         nodes stand still, because they share cores.
       granularity: every buffer takes a multiple of this many bytes on the device.
+      callers: nodes whose workspace is what the functions they run take: many buffers, not one.
       host_seconds: time each node runs if it is on the host; absent means as long as on the device.
     """
 
@@ -40,6 +42,7 @@ class Costs:
     latency: float = 1e-4
     contention: float = 0.0
     granularity: int = GRANULARITY
+    callers: frozenset[str] = frozenset()
     host_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def allocated(self, nbytes: int) -> int:
@@ -68,7 +71,7 @@ def static_costs(
     graph: Graph,
     *,
     flops: Mapping[str, float],
-    bodies: Mapping[str, tuple[Graph, ...]] | None = None,
+    bodies: Bodies | None = None,
     workspace: Mapping[str, int] | None = None,
     device: str,
 ) -> Costs:
@@ -78,8 +81,7 @@ def static_costs(
       graph: what is priced.
       flops: floating-point operations of the nodes that have many; the others move bytes only.
       bodies: function bodies of While, If and Case nodes; the largest is the node's workspace.
-      workspace: bytes that kernels hold while they run (see `workspace.workspace`), of nodes in
-        bodies as "caller/node".
+      workspace: bytes that kernels hold while they run (see `workspace.workspace`).
       device: full name of the device.
     """
     kind = "GPU" if "GPU" in device else "CPU"
@@ -88,8 +90,10 @@ def static_costs(
     scratch = dict(workspace or {})
     for name, functions in (bodies or {}).items():
         if functions and name in graph.by_name:
-            scratch[name] = _body_bytes(graph.by_name[name], functions, scratch)
-    return with_link(Costs(seconds, scratch, host_seconds=on_host), _LINKS[kind])
+            scratch[name] = _body_bytes(graph.by_name[name], functions, device)
+    callers = frozenset(bodies or {})
+    made = Costs(seconds, scratch, callers=callers, host_seconds=on_host)
+    return with_link(made, _LINKS[kind])
 
 
 def _seconds(graph: Graph, flops: Mapping[str, float], kind: str) -> dict[str, float]:
@@ -133,24 +137,22 @@ def with_measured(costs: Costs, graph: Graph, measured: Mapping[str, float]) -> 
     return replace(costs, seconds=seconds)
 
 
-def _body_bytes(node: Node, functions: tuple[Graph, ...], scratch: Mapping[str, int]) -> int:
-    """Bytes that a loop or branch takes beside its own inputs and outputs.
-
-    A branch reads the node's inputs themselves. A loop does so in its first turn only: from then on
-    the variables of the loop are buffers of their own, but for those handed on unchanged.
-    """
+def _body_bytes(caller: Node, bodies: tuple[Body, ...], device: str) -> int:
+    """Bytes that a loop or branch takes beside its own inputs and outputs."""
     most = 0
-    for body in functions:
-        steps = program(body, Plan())
-        timeline = lifetimes(steps, GRANULARITY).timeline()
-        held = [scratch.get(f"{node.name}/{inner}", 0) for inner in steps.names]
-        own = int((timeline + np.array(held or [0], np.int64)).max())
-        for argument in body.nodes:
-            is_same = not node.op.endswith("While") or Value(argument.name) in body.outputs
-            if argument.is_input and is_same:
-                own -= _allocated(argument.nbytes[0], GRANULARITY)
-        most = max(most, own)
-    return max(0, most - sum(_allocated(nbytes, GRANULARITY) for nbytes in node.nbytes))
+    for body in bodies:
+        inner = static_costs(
+            body.graph,
+            flops=body.flops,
+            bodies=body.bodies,
+            workspace=body.workspace,
+            device=device,
+        )
+        steps = program(body.graph, Plan())
+        held = [inner.allocated(inner.workspace.get(name, 0)) for name in steps.names]
+        timeline = lifetimes(steps, GRANULARITY).timeline() + np.array(held or [0], np.int64)
+        most = max(most, int(timeline.max()) - charged_elsewhere(caller, body, GRANULARITY))
+    return most
 
 
 def _allocated(nbytes: int, granularity: int) -> int:

@@ -15,6 +15,7 @@ from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import handle_data_util
 
 from tfmem import shapes
+from tfmem.bodies import Body
 from tfmem.graphdefs import (
     FunctionDef,
     GraphDef,
@@ -321,8 +322,8 @@ class Reader:
             self.workspace[node_def.name] = scratch
         return shapes.shared_input(call)
 
-    def bodies(self, node_def: NodeDef) -> tuple[Graph, ...]:
-        """Graphs of the functions that a While, If, Case or call runs."""
+    def bodies(self, node_def: NodeDef) -> tuple[Body, ...]:
+        """The functions that a While, If, Case or call runs."""
         op = self._ops[node_def.name]
         arguments = list(op.inputs)[_FIRST_ARGUMENT.get(node_def.op, 0) :]
         result = []
@@ -334,7 +335,7 @@ class Reader:
                     result.append(self._body(definition, arguments, node_def))
         return tuple(result)
 
-    def _body(self, function: FunctionDef, arguments: list[tf.Tensor], caller: NodeDef) -> Graph:
+    def _body(self, function: FunctionDef, arguments: list[tf.Tensor], caller: NodeDef) -> Body:
         graph_def, outputs = body_graph_def(function)
         inputs = [
             _argument(arg.name, tensor)
@@ -356,15 +357,16 @@ class Reader:
             )
             for i in inputs
         )
+        nodes = topological(graph_def.node)
         body = Graph(
-            (*arg_nodes, *(reader.node(n) for n in topological(graph_def.node))),
+            (*arg_nodes, *map(reader.node, nodes)),
             tuple(map(parse_value, outputs)),
         )
+        bodies = {node.name: reader.bodies(node) for node in nodes if node.op in BODIES}
         name = caller.name
         self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
         self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
-        self.workspace |= {f"{name}/{node}": n for node, n in reader.workspace.items()}
-        return body
+        return Body(body, function.signature.name, reader.flops, reader.workspace, bodies)
 
 
 @dataclass(frozen=True)

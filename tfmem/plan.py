@@ -91,6 +91,21 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class BodyPlan:
+    """The plan of a function that a loop or a branch runs.
+
+    Attributes:
+      node: the While, If, Case or call node.
+      branch: which of its functions.
+      plan: of that function's graph; its peak counts the function's inputs.
+    """
+
+    node: str
+    branch: int
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What is done to a graph, and what that is predicted to give.
 
@@ -102,6 +117,7 @@ class Plan:
       recomputations: what is computed again.
       evictions: values that leave the device between two uses.
       placements: variables that live on the host.
+      bodies: plans of the functions that loops and branches run.
       device: the device whose memory is scarce.
       host: the device that takes what leaves it; "" if there is none.
       budget: bytes asked for, or None.
@@ -118,6 +134,7 @@ class Plan:
     recomputations: tuple[Recomputation, ...] = ()
     evictions: tuple[Transfer, ...] = ()
     placements: tuple[Placement, ...] = ()
+    bodies: tuple[BodyPlan, ...] = ()
     device: str = ""
     host: str = ""
     budget: int | None = None
@@ -131,7 +148,8 @@ class Plan:
     @property
     def is_noop(self) -> bool:
         """Whether carrying the plan out would leave the graph as it is."""
-        return not (self.order or self.recomputations or self.evictions or self.placements)
+        changes = (self.order, self.recomputations, self.evictions, self.placements, self.bodies)
+        return not any(changes)
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:
@@ -143,15 +161,6 @@ class Plan:
         """What the plan does and predicts, a few lines of text."""
         if self.is_noop:
             return f"nothing changed: {self.reason or 'no technique applies'}"
-        swapped = len(self.evictions)
-        placed = len(self.placements)
-        order = f"{len(self.order)} nodes ordered, window {self.window}" if self.order else ""
-        done = [
-            order,
-            f"{len(self.recomputations)} recomputations" if self.recomputations else "",
-            f"{swapped} values swapped" if swapped else "",
-            f"{placed} variables on {self.host}" if placed else "",
-        ]
         return "\n".join(
             [
                 f"predicted peak   {format_bytes(self.peak_bytes)} on {self.device}, "
@@ -160,9 +169,24 @@ class Plan:
                 f"originally {self.baseline_step_seconds:.3g} s",
                 f"host memory      {format_bytes(self.host_bytes)}",
                 f"budget           {format_bytes(self.budget) if self.budget else 'none'}",
-                f"techniques       {', '.join(filter(None, done))}",
+                f"techniques       {self.techniques}",
             ]
         )
+
+    @property
+    def techniques(self) -> str:
+        """What is done, a line of text."""
+        swapped = len(self.evictions)
+        placed = len(self.placements)
+        order = f"{len(self.order)} nodes ordered, window {self.window}" if self.order else ""
+        done = [
+            order,
+            f"{len(self.recomputations)} recomputations" if self.recomputations else "",
+            f"{swapped} values swapped" if swapped else "",
+            f"{placed} variables on {self.host}" if placed else "",
+            *(f"in {one.node}: {one.plan.techniques}" for one in self.bodies),
+        ]
+        return ", ".join(filter(None, done))
 
     def to_json(self) -> str:
         """The plan as JSON text; `from_json` reads it back equal."""
@@ -176,21 +200,29 @@ class Plan:
           tfmem.Error: the text is no plan.
         """
         try:
-            fields = json.loads(text)
-            return cls(
-                **fields
-                | {
-                    "order": tuple(fields["order"]),
-                    "recomputations": tuple(map(_recomputation, fields["recomputations"])),
-                    "evictions": tuple(map(_transfer, fields["evictions"])),
-                    "placements": tuple(map(_placement, fields["placements"])),
-                }
-            )
+            return _plan(json.loads(text))
         except (TypeError, KeyError, ValueError) as error:
             raise Error(
                 f"not a plan in JSON ({type(error).__name__}: {error}); "
                 "pass text that Plan.to_json() of the same tfmem version wrote"
             ) from error
+
+
+def _plan(fields: dict) -> Plan:  # type: ignore[type-arg]
+    return Plan(
+        **fields
+        | {
+            "order": tuple(fields["order"]),
+            "recomputations": tuple(map(_recomputation, fields["recomputations"])),
+            "evictions": tuple(map(_transfer, fields["evictions"])),
+            "placements": tuple(map(_placement, fields["placements"])),
+            "bodies": tuple(map(_body, fields["bodies"])),
+        }
+    )
+
+
+def _body(fields: dict) -> BodyPlan:  # type: ignore[type-arg]
+    return BodyPlan(fields["node"], int(fields["branch"]), _plan(fields["plan"]))
 
 
 def _recomputation(fields: dict) -> Recomputation:  # type: ignore[type-arg]

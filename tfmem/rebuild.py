@@ -57,8 +57,13 @@ class Rewritten:
         return f"<tfmem.Rewritten {self.function.name!r}: {len(self.graph)} nodes>"
 
 
-def rebuild(captured: Captured, graph: Graph) -> Rewritten:
+def rebuild(
+    captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, Graph]] | None = None
+) -> Rewritten:
     """Makes a function of `graph`, which is `captured.graph` as the passes left it.
+
+    `bodies` are the functions of loops and branches that were rewritten too, by name: as captured,
+    and as the passes left them.
 
     Captured variables are taken where they are now. It may be called while another function is
     traced.
@@ -68,10 +73,10 @@ def rebuild(captured: Captured, graph: Graph) -> Rewritten:
     """
     # Functions belong to the eager context, whatever is being traced at the moment.
     with tf.init_scope():
-        return Rewritten(graph, _build(captured, graph))
+        return Rewritten(graph, _build(captured, graph, bodies or {}))
 
 
-def _build(captured: Captured, graph: Graph) -> Any:
+def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, Graph]]) -> Any:
     signature = captured.signature
     if signature is None:
         raise RewriteError("a Captured without signature cannot be rebuilt; make it with capture()")
@@ -79,7 +84,10 @@ def _build(captured: Captured, graph: Graph) -> Any:
     new_names = {name: f"tfmem_{name}_{serial}" for name in captured.library}
     func_graph = func_graph_lib.FuncGraph(f"tfmem_{signature.name}_{serial}")
     func_graph.structured_input_signature = signature.structured_inputs
-    for function in _clone_functions(captured.library, new_names):
+    library = dict(captured.library)
+    for name, (before, after) in bodies.items():
+        library[name] = _rewritten_body(library[name], before, after)
+    for function in _clone_functions(library, new_names):
         func_graph._add_function(function)
 
     graph_def = _graph_def(captured, graph, new_names)
@@ -188,6 +196,32 @@ def _clone_functions(library: Mapping[str, FunctionDef], new_names: Mapping[str,
         no_types = function_type_lib.FunctionType([])
         result.append(atomic_function.from_function_def(clone, no_types))
     return result
+
+
+def _rewritten_body(function: FunctionDef, before: Graph, after: Graph) -> FunctionDef:
+    """A function with the nodes of a rewritten graph; only clones and barriers may be new."""
+    definitions = {node.name: node for node in function.node_def}
+    made = type(function)()
+    made.CopyFrom(function)
+    del made.node_def[:]
+    for serial, node in enumerate(node for node in after.nodes if not node.is_input):
+        node_def = made.node_def.add()
+        if node.op == "NoOp" and node.origin:
+            node_def.op = "NoOp"
+        else:
+            origin = node.origin or node.name
+            node_def.CopyFrom(definitions[origin])
+            del node_def.input[:]
+            texts = [text for text in definitions[origin].input if text[0] != "^"]
+            for text, old, new in zip(
+                texts, before.by_name[origin].inputs, node.inputs, strict=True
+            ):
+                node_def.input.append(new.node + text[len(old.node) :])
+        if node.origin:
+            node_def.attr["_tfmem_id"].i = serial
+        node_def.name = node.name
+        node_def.input.extend(f"^{name}" for name in node.after)
+    return made
 
 
 def _rename_functions(nodes: Iterable[NodeDef], new_names: Mapping[str, str]) -> None:

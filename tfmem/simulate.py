@@ -27,6 +27,10 @@ _LEAST_STEPS, _MOST_STEPS, _EVENTS = 5, 20, 200_000
 """Steps replayed in the allocator, fewer in large graphs: its padding settles only after some."""
 
 
+_BODY_PIECES = 16
+"""Buffers that the workspace of a loop or branch is taken for: its own plan knows the real ones."""
+
+
 @dataclass(frozen=True)
 class Simulation:
     """What a plan is predicted to give.
@@ -100,7 +104,9 @@ def allocate(graph: Graph, costs: Costs, plan: Plan, *, limit: int | None = None
     held, _ = _clocks(steps, costs)
     lifetimes = liveness.lifetimes(steps, costs.granularity, held)
     rounds = max(_LEAST_STEPS, min(_MOST_STEPS, _EVENTS // max(1, len(steps.order))))
-    return replay(lifetimes, _workspace(steps, costs), limit=limit, steps=rounds)
+    workspace = _workspace(steps, costs)
+    pieces = [_BODY_PIECES if name in costs.callers else 1 for name in steps.names]
+    return replay(lifetimes, workspace, pieces, limit=limit, steps=rounds)
 
 
 def _workspace(steps: Program, costs: Costs) -> Array:

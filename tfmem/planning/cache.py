@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections.abc import Iterator
 from importlib import metadata
 
 from tfmem import store
+from tfmem.bodies import Bodies
 from tfmem.costs import Costs
 from tfmem.errors import Error
 from tfmem.ir import Graph
@@ -22,14 +24,16 @@ from tfmem.planning.search import Decision, Request, judge
 _log = logging.getLogger("tfmem")
 
 
-def load(graph: Graph, costs: Costs, request: Request) -> Decision | None:
+def load(
+    graph: Graph, costs: Costs, request: Request, bodies: Bodies | None = None
+) -> Decision | None:
     """The plan kept for exactly this; None if there is none that can be believed."""
-    path = store.path_of("plans", fingerprint(graph, costs, request))
+    path = store.path_of("plans", fingerprint(graph, costs, request, bodies))
     if path is None or not path.exists():
         return None
     try:
         plan = Plan.from_json(path.read_text(encoding="utf-8"))
-        decision = judge(graph, costs, request, plan)
+        decision = judge(graph, costs, request, plan, bodies)
     except (Error, OSError, UnicodeDecodeError) as error:
         _log.warning("the plan kept in %s is damaged (%s); it is not used, delete it", path, error)
         return None
@@ -40,12 +44,14 @@ def load(graph: Graph, costs: Costs, request: Request) -> Decision | None:
     return decision
 
 
-def save(graph: Graph, costs: Costs, request: Request, plan: Plan) -> None:
+def save(
+    graph: Graph, costs: Costs, request: Request, plan: Plan, bodies: Bodies | None = None
+) -> None:
     """Keeps a plan; a directory that cannot be written is reported, nothing else."""
-    store.save("plans", fingerprint(graph, costs, request), plan.to_json())
+    store.save("plans", fingerprint(graph, costs, request, bodies), plan.to_json())
 
 
-def fingerprint(graph: Graph, costs: Costs, request: Request) -> str:
+def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | None = None) -> str:
     """Of everything that a plan depends on."""
     facts = [
         str(graph),
@@ -53,9 +59,19 @@ def fingerprint(graph: Graph, costs: Costs, request: Request) -> str:
         json.dumps(sorted(costs.workspace.items())),
         repr((costs.to_host, costs.from_host, costs.latency, costs.contention, costs.granularity)),
         json.dumps(sorted(costs.host_seconds.items())),
+        repr(sorted(costs.callers)),
         repr((request.device, request.host, request.budget, request.limit, request.max_slowdown)),
         repr(sorted(request.techniques)),
+        *_texts(bodies or {}),
         metadata.version("tfmem"),
         metadata.version("tensorflow"),
     ]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
+
+
+def _texts(bodies: Bodies) -> Iterator[str]:
+    for caller, functions in sorted(bodies.items()):
+        for body in functions:
+            yield f"{caller} {sorted(body.workspace.items())} {sorted(body.flops.items())}"
+            yield str(body.graph)
+            yield from _texts(body.bodies)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from tfmem.bodies import Bodies, Body
 from tfmem.budget import format_bytes
 from tfmem.costs import Costs
-from tfmem.errors import BudgetError
+from tfmem.errors import BudgetError, Error
 from tfmem.ir import Graph
-from tfmem.plan import Plan
+from tfmem.plan import BodyPlan, Plan
+from tfmem.planning.bodies import charge, costs_of, plan_bodies, room_beside
 from tfmem.planning.space import UNLIMITED, Candidate, Setting, Terms, candidate, settings
 from tfmem.planning.strategy import Strategy
 from tfmem.planning.tensorflowmem import TensorFlowMem, widest_window
@@ -18,6 +20,11 @@ from tfmem.simulate import Simulation, allocate, simulate
 _UNORDERED = 1.2
 """How far above its prediction the original's peak may be: nothing bounds what runs at once there
 (a GPT: 602 MB measured, 526 predicted)."""
+
+
+_SHARES = (1.0, 0.9, 0.75, 0.5, 0.0)
+"""Parts of what is left free that bodies are planned for, one after the other: what is left free
+is known only once what is around them is planned."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +63,20 @@ class Decision:
 
 
 def choose(
-    graph: Graph, costs: Costs, request: Request, observe: Callable[[], object] = lambda: None
+    graph: Graph,
+    costs: Costs,
+    request: Request,
+    observe: Callable[[], object] = lambda: None,
+    bodies: Bodies | None = None,
 ) -> Decision:
     """The fastest plan that keeps the budget; `observe` is called after each limit looked at.
 
     A budget above the original's peak changes nothing. Without a budget nothing may cost time, so
     only the order is changed. Which plans there are does not depend on the budget, except that of
     each setting only those next below it are looked at as long as one of them keeps it.
+
+    Bodies of loops and branches are planned first, for what the nodes around them leave free, and
+    for less of it where that is not enough; only their order changes, and what is computed again.
 
     Raises:
       BudgetError: no plan keeps the budget.
@@ -71,6 +85,58 @@ def choose(
     if request.budget is not None and before.keeps(request):
         reason = f"the original's peak of {format_bytes(before.peak_bytes)} is within the budget"
         return _unchanged(before, request, reason)
+    error: BudgetError | None = None
+    for share in _SHARES if bodies and request.budget else (1.0,):
+        planned = _planned_bodies(graph, costs, request, observe, bodies or {}, share)
+        inner = charge(graph, costs, bodies or {}, planned, request.device)
+        try:
+            found = _chosen(graph, inner, request, before, observe)
+        except BudgetError as caught:
+            error = caught
+            continue
+        plan = found.plan if found.plan.is_noop else replace(found.plan, bodies=planned)
+        return replace(found, plan=plan)
+    assert error is not None
+    raise error
+
+
+def _planned_bodies(
+    graph: Graph,
+    costs: Costs,
+    request: Request,
+    observe: Callable[[], object],
+    bodies: Bodies,
+    share: float,
+) -> tuple[BodyPlan, ...]:
+    def plan(body: Body, budget: int | None) -> Plan:
+        near = replace(
+            request,
+            host="",
+            budget=budget,
+            limit=None,
+            techniques=request.techniques & {"order", "recompute"},
+        )
+        priced = costs_of(body, costs, request.device)
+        try:
+            return choose(body.graph, priced, near, observe, body.bodies).plan
+        except BudgetError as error:
+            least = replace(near, budget=error.least_bytes)
+            return choose(body.graph, priced, least, observe, body.bodies).plan
+
+    room: dict[str, int | None] = dict.fromkeys(bodies)
+    if request.budget is not None and bodies:
+        free = room_beside(graph, costs, request.device, request.budget)
+        room = {name: int(free[name] * share) for name in bodies if name in free}
+    return plan_bodies(graph, costs, bodies, room, plan)
+
+
+def _chosen(
+    graph: Graph,
+    costs: Costs,
+    request: Request,
+    before: _Original,
+    observe: Callable[[], object],
+) -> Decision:
     terms = Terms(request.device, request.host, request.techniques, request.limit, observe)
     if request.budget is None:
         if "order" not in request.techniques:
@@ -157,7 +223,9 @@ class _Original:
         return self.fits and self.peak_bytes * _UNORDERED <= least
 
 
-def judge(graph: Graph, costs: Costs, request: Request, plan: Plan) -> Decision:
+def judge(
+    graph: Graph, costs: Costs, request: Request, plan: Plan, bodies: Bodies | None = None
+) -> Decision:
     """A plan made before with the predictions that it has on this graph.
 
     Raises:
@@ -166,7 +234,21 @@ def judge(graph: Graph, costs: Costs, request: Request, plan: Plan) -> Decision:
     before = _original(graph, costs, request)
     if plan.is_noop:
         return _unchanged(before, request, plan.reason)
+    for one in plan.bodies:
+        _check_body(one, costs, request, bodies or {})
+    costs = charge(graph, costs, bodies or {}, plan.bodies, request.device)
     return _decision(candidate(graph, costs, plan, request.limit), before, request)
+
+
+def _check_body(one: BodyPlan, costs: Costs, request: Request, bodies: Bodies) -> None:
+    functions = bodies.get(one.node, ())
+    if not 0 <= one.branch < len(functions):
+        raise Error(f"{one.node} runs no function {one.branch}; plan for this graph")
+    body = functions[one.branch]
+    near = replace(request, host="", budget=one.plan.budget, limit=None)
+    priced = costs_of(body, costs, request.device)
+    if judge(body.graph, priced, near, one.plan, body.bodies).plan != one.plan:
+        raise Error(f"the plan of {one.node}'s function {one.branch} is not what it says")
 
 
 def carry_out(graph: Graph, costs: Costs, request: Request, strategy: Strategy) -> Decision:
