@@ -121,11 +121,11 @@ def test_bodies_of_loops_and_branches():
     assert len(loops) == 2  # forward and backward
     for loop in loops:
         condition, body = captured.bodies[loop.name]
-        verify(condition)
-        verify(body)
-        assert len(body.outputs) == len(loop.nbytes)
+        verify(condition.graph)
+        verify(body.graph)
+        assert len(body.graph.outputs) == len(loop.nbytes)
     products = [
-        n for loop in loops for n in captured.bodies[loop.name][1].nodes if "MatMul" in n.op
+        n for loop in loops for n in captured.bodies[loop.name][1].graph.nodes if "MatMul" in n.op
     ]
     assert {node.nbytes for node in products} == {(4 * 8 * 4,), (8 * 8 * 4,)}
 
@@ -291,7 +291,7 @@ def test_grappler_fuses_inside_loops():
         return x
 
     (bodies,) = captured_from(step, matrix(0, 4, 8)).bodies.values()
-    assert "_FusedMatMul" in {node.op for node in bodies[1].nodes}
+    assert "_FusedMatMul" in {node.op for node in bodies[1].graph.nodes}
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tfmem.costs import Costs, static_costs
+from tfmem.bodies import Body
+from tfmem.costs import Costs, static_costs, with_measured
 from tfmem.shapes import Call
 from tfmem.text import parse
 from tfmem.workspace import workspace
@@ -36,19 +37,45 @@ def test_a_loop_is_charged_what_its_body_takes_beside_its_inputs_and_outputs() -
         h = MatMul(i:0, x:0) [4096] @/device:CPU:0
         j = MatMul(h:0) [2048] @/device:CPU:0
         return j:0, x:0""")
-    costs = static_costs(GRAPH, flops={}, bodies={"w": (body,)}, device="/device:CPU:0")
+    costs = static_costs(GRAPH, flops={}, bodies={"w": (Body(body),)}, device="/device:CPU:0")
     assert costs.workspace["w"] == (2048 + 1024 + 4096 + 2048) - 1024 - (2048 + 1024)
     branch = parse(str(GRAPH).replace("While", "If"))
-    costs = static_costs(branch, flops={}, bodies={"w": (body,)}, device="/device:CPU:0")
+    costs = static_costs(branch, flops={}, bodies={"w": (Body(body),)}, device="/device:CPU:0")
     assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
-    costs = static_costs(
-        branch, flops={}, bodies={"w": (body,)}, workspace={"w/h": 512}, device="/device:CPU:0"
-    )
+    small, large = (Body(body, workspace={"h": nbytes}) for nbytes in (512, 4096))
+    costs = static_costs(branch, flops={}, bodies={"w": (small,)}, device="/device:CPU:0")
     assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
-    costs = static_costs(
-        branch, flops={}, bodies={"w": (body,)}, workspace={"w/h": 4096}, device="/device:CPU:0"
-    )
+    costs = static_costs(branch, flops={}, bodies={"w": (large,)}, device="/device:CPU:0")
     assert costs.workspace["w"] == 4096 + 4096 - (2048 + 1024)
+
+
+def test_a_body_is_charged_what_the_bodies_within_it_take() -> None:
+    inner = parse("""
+        x = _Arg() [1024] @/device:CPU:0
+        h = MatMul(x:0) [4096] @/device:CPU:0
+        y = MatMul(h:0) [1024] @/device:CPU:0
+        return y:0""")
+    outer = parse("""
+        x = _Arg() [1024] @/device:CPU:0
+        c = If(x:0, x:0) [1024] @/device:CPU:0
+        return c:0""")
+    body = Body(outer, bodies={"c": (Body(inner),)})
+    costs = static_costs(GRAPH, flops={}, bodies={"w": (body,)}, device="/device:CPU:0")
+    assert costs.workspace["w"] == 1024 + 1024 + 4096 - (2048 + 1024)
+
+
+def test_measured_seconds_take_the_place_of_those_from_sizes() -> None:
+    graph = parse("""
+        x = _Arg() [1024] @/device:CPU:0
+        a = MatMul(x:0) [1024] @/device:CPU:0
+        b = MatMul(a:0) [1024] @/device:CPU:0
+        c = MatMul(b:0) [1024] @/device:CPU:0
+        d = Tanh(c:0) [1024] @/device:CPU:0
+        return d:0""")
+    static = Costs({"a": 1.0, "b": 2.0, "c": 3.0, "d": 1.0})
+    found = with_measured(static, graph, {"a": 2.0, "b": 8.0, "elsewhere": 1.0}).seconds
+    assert found == {"a": 2.0, "b": 8.0, "c": 9.0, "d": 2.0}
+    assert with_measured(static, graph, {}).seconds == static.seconds
 
 
 # (equation, shapes, result, measured megabytes held beside operands and result; float32)

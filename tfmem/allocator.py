@@ -183,8 +183,10 @@ def replay(
         timeline = np.array(_step(pool, held, sizes, scratch, begins, ends), np.int64)
         most = timeline if timeline.max() > most.max() else most
         for before, after in renewed.items():
-            if after in held:
+            if after in held and sizes[before]:
                 held[before] = held.pop(after)
+            elif after in held:  # a variable of the caller, which counts it
+                pool.release(held.pop(after))
     return Allocation(int(most.max()), pool.reserved, pool.fits, most)
 
 

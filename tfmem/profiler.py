@@ -45,6 +45,7 @@ def start() -> bool:
     try:
         tf.profiler.experimental.start(folder.name, options)
     except tf.errors.AlreadyExistsError:
+        folder.cleanup()
         _log.warning(
             "TensorFlow's profiler is in use, so steps cannot be measured now: costs are from sizes"
         )
@@ -90,7 +91,7 @@ def _seconds(planes: Iterable[Any]) -> dict[str, float]:
                 named = plane.event_metadata[event.metadata_id].name
                 text = _kernel_of(plane, event) if is_gpu else named
                 name, _, op = text.partition(":")
-                if op and " " not in text:
+                if op and op[0] != ":" and " " not in text:
                     found[name] = found.get(name, 0.0) + event.duration_ps * 1e-12
     return {**host, **gpu}
 

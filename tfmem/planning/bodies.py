@@ -11,6 +11,10 @@ from tfmem.ir import Graph
 from tfmem.plan import BodyPlan, Plan
 from tfmem.simulate import simulate
 
+_HOLES = 1.05
+"""How much more a planned body takes than in an allocator of its own: the buffers of its caller
+leave holes there (a loop over a training step: 44 MB measured, 42 alone)."""
+
 
 def costs_of(body: Body, costs: Costs, device: str) -> Costs:
     """Prices of a body's nodes, from their sizes."""
@@ -57,7 +61,7 @@ def plan_bodies(
         for branch, body in enumerate(functions):
             elsewhere = charged_elsewhere(graph.by_name[name], body, costs.granularity)
             free = room[name]
-            found = plan(body, None if free is None else max(1, free + elsewhere))
+            found = plan(body, None if free is None else max(1, int((free + elsewhere) / _HOLES)))
             if not found.is_noop:
                 made.append(BodyPlan(name, branch, found))
     return tuple(made)
@@ -80,7 +84,7 @@ def charge(
                 peak = plan.peak_bytes
                 slowdown = max(slowdown, plan.step_seconds / (plan.baseline_step_seconds or 1.0))
             elsewhere = charged_elsewhere(graph.by_name[name], body, costs.granularity)
-            most = max(most, peak - elsewhere)
+            most = max(most, int(_HOLES * peak) - elsewhere)
         workspace[name] = most
         seconds[name] = seconds.get(name, 0.0) * slowdown
     return replace(costs, workspace=workspace, seconds=seconds)

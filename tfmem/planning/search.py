@@ -27,6 +27,10 @@ _SHARES = (1.0, 0.9, 0.75, 0.5, 0.0)
 is known only once what is around them is planned."""
 
 
+_BODY_LIMIT = 1 << 40
+"""Bodies run in an allocator that has long taken all its regions."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What the user asked for, with devices and limits found.
@@ -81,53 +85,59 @@ def choose(
     Raises:
       BudgetError: no plan keeps the budget.
     """
+    return _planned(graph, costs, request, bodies or {}, _Inner(request, costs, observe))
+
+
+def _planned(
+    graph: Graph, costs: Costs, request: Request, bodies: Bodies, inner: _Inner
+) -> Decision:
     before = _original(graph, costs, request)
     if request.budget is not None and before.keeps(request):
         reason = f"the original's peak of {format_bytes(before.peak_bytes)} is within the budget"
         return _unchanged(before, request, reason)
-    error: BudgetError | None = None
+    errors = []
     for share in _SHARES if bodies and request.budget else (1.0,):
-        planned = _planned_bodies(graph, costs, request, observe, bodies or {}, share)
-        inner = charge(graph, costs, bodies or {}, planned, request.device)
+        room: dict[str, int | None] = dict.fromkeys(bodies)
+        if request.budget is not None and bodies:
+            free = room_beside(graph, costs, request.device, request.budget)
+            room = {name: int(free[name] * share) for name in bodies if name in free}
+        planned = plan_bodies(graph, costs, bodies, room, inner.plan)
+        charged = charge(graph, costs, bodies, planned, request.device)
         try:
-            found = _chosen(graph, inner, request, before, observe)
-        except BudgetError as caught:
-            error = caught
+            found = _chosen(graph, charged, request, before, inner.observe)
+        except BudgetError as error:
+            errors.append(error)
             continue
         plan = found.plan if found.plan.is_noop else replace(found.plan, bodies=planned)
         return replace(found, plan=plan)
-    assert error is not None
-    raise error
+    raise min(errors, key=lambda error: error.least_bytes or 0)
 
 
-def _planned_bodies(
-    graph: Graph,
-    costs: Costs,
-    request: Request,
-    observe: Callable[[], object],
-    bodies: Bodies,
-    share: float,
-) -> tuple[BodyPlan, ...]:
-    def plan(body: Body, budget: int | None) -> Plan:
-        near = replace(
-            request,
-            host="",
-            budget=budget,
-            limit=None,
-            techniques=request.techniques & {"order", "recompute"},
-        )
-        priced = costs_of(body, costs, request.device)
+class _Inner:
+    """Plans the bodies of one search, each for several budgets, with what needs no host."""
+
+    def __init__(self, request: Request, costs: Costs, observe: Callable[[], object]) -> None:
+        near = request.techniques & {"order", "recompute"}
+        limit = request.limit or _BODY_LIMIT
+        self.request = replace(request, host="", techniques=near, limit=limit, max_slowdown=None)
+        self.costs, self.observe = costs, observe
+        self.least: dict[int, Plan] = {}
+
+    def plan(self, body: Body, budget: int | None) -> Plan:
+        """The plan within a budget; if there is none, that with the least peak."""
+        known = self.least.get(id(body))
+        if known is not None and budget is not None and budget <= known.peak_bytes:
+            return known
         try:
-            return choose(body.graph, priced, near, observe, body.bodies).plan
+            return self._plan(body, budget)
         except BudgetError as error:
-            least = replace(near, budget=error.least_bytes)
-            return choose(body.graph, priced, least, observe, body.bodies).plan
+            plan = self.least[id(body)] = self._plan(body, error.least_bytes)
+            return plan
 
-    room: dict[str, int | None] = dict.fromkeys(bodies)
-    if request.budget is not None and bodies:
-        free = room_beside(graph, costs, request.device, request.budget)
-        room = {name: int(free[name] * share) for name in bodies if name in free}
-    return plan_bodies(graph, costs, bodies, room, plan)
+    def _plan(self, body: Body, budget: int | None) -> Plan:
+        costs = costs_of(body, self.costs, self.request.device)
+        request = replace(self.request, budget=budget)
+        return _planned(body.graph, costs, request, body.bodies, self).plan
 
 
 def _chosen(
@@ -245,9 +255,9 @@ def _check_body(one: BodyPlan, costs: Costs, request: Request, bodies: Bodies) -
     if not 0 <= one.branch < len(functions):
         raise Error(f"{one.node} runs no function {one.branch}; plan for this graph")
     body = functions[one.branch]
-    near = replace(request, host="", budget=one.plan.budget, limit=None)
+    inner = replace(_Inner(request, costs, lambda: None).request, budget=one.plan.budget)
     priced = costs_of(body, costs, request.device)
-    if judge(body.graph, priced, near, one.plan, body.bodies).plan != one.plan:
+    if judge(body.graph, priced, inner, one.plan, body.bodies).plan != one.plan:
         raise Error(f"the plan of {one.node}'s function {one.branch} is not what it says")
 
 
