@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -47,6 +47,9 @@ from tfmem.signature import signature_of
 from tfmem.tracing import canonical_arguments, fresh, is_recorded
 
 _log = logging.getLogger("tfmem")
+
+_ROOM_FOR_VARIABLES = 0.8
+"""Part of the budget that variables made while tracing, and those before them, may fill."""
 
 _SLOW = 1.0
 """Seconds of planning from which on a plan is kept on disk."""
@@ -272,9 +275,12 @@ class Optimized:
 
     def _capture(self, request: Request, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         strategy = self._options.strategy or TensorFlowMem()
-        with variables.created_on(
-            request.host if "place" in request.techniques else "", strategy.may_place
-        ):
+        host = request.host if "place" in request.techniques else ""
+        with variables.created_on(host, strategy.may_place) as created:
+            concrete = self.original.get_concrete_function(*args, **kwargs)
+        if created and self._options.strategy is None and _have_room(created, concrete, request):
+            variables.move_variables(created, request.device)
+            self._forget()
             concrete = self.original.get_concrete_function(*args, **kwargs)
         args, kwargs = canonical_arguments(self.original, args, kwargs)
         flat = flat_arguments(concrete, args, kwargs)
@@ -400,6 +406,18 @@ def _request(options: Options) -> Request:
     techniques = options.techniques if host else options.techniques - {"swap", "place"}
     limit = measure.region_bytes(device)
     return Request(device, host, budget, techniques, limit, options.max_slowdown)
+
+
+def _have_room(created: Sequence[tf.Variable], concrete: Any, request: Request) -> bool:
+    """Whether variables that were just made on the host fit on the device beside the others.
+
+    Then the planner may choose where each of them lives.
+    """
+    if request.budget is None:
+        return True
+    near = [one for one in concrete.graph.variables if one.device == request.device]
+    nbytes = sum(one.shape.num_elements() * one.dtype.size for one in (*near, *created))
+    return bool(nbytes <= _ROOM_FOR_VARIABLES * request.budget)
 
 
 def _check_host_memory(plan: Plan) -> None:

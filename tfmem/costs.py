@@ -60,8 +60,23 @@ class Link:
     contention: float
 
 
-_RATES = {"GPU": (1e13, 1e12, 5e-6), "CPU": (5e10, 8e9, 2e-6)}
-"""By kind of device: flops a second, bytes a second, seconds to start a node."""
+@dataclass(frozen=True)
+class Rates:
+    """How fast a device computes.
+
+    Attributes:
+      flops: floating-point operations a second.
+      nbytes: bytes read or written a second.
+      start: seconds each node takes at least.
+    """
+
+    flops: float
+    nbytes: float
+    start: float
+
+
+_RATES = {"GPU": Rates(1e13, 1e12, 5e-6), "CPU": Rates(5e10, 8e9, 2e-6)}
+"""Of a usual device of each kind."""
 
 _LINKS = {"GPU": Link(1.2e10, 1.2e10, 1e-5, 0.0), "CPU": Link(1.2e9, 1.2e9, 7e-4, 1.0)}
 """By kind of device: pinned memory over PCIe; gRPC over loopback, on the cores that compute."""
@@ -74,8 +89,9 @@ def static_costs(
     bodies: Bodies | None = None,
     workspace: Mapping[str, int] | None = None,
     device: str,
+    rates: Rates | None = None,
 ) -> Costs:
-    """Costs from sizes alone, with the rates of a usual device of its kind.
+    """Costs from sizes.
 
     Args:
       graph: what is priced.
@@ -83,10 +99,11 @@ def static_costs(
       bodies: function bodies of While, If and Case nodes; the largest is the node's workspace.
       workspace: bytes that kernels hold while they run (see `workspace.workspace`).
       device: full name of the device.
+      rates: how fast it is; default: a usual device of its kind.
     """
     kind = "GPU" if "GPU" in device else "CPU"
-    seconds = _seconds(graph, flops, kind)
-    on_host = _seconds(graph, flops, "CPU") if kind != "CPU" else {}
+    seconds = _seconds(graph, flops, rates or _RATES[kind])
+    on_host = _seconds(graph, flops, _RATES["CPU"]) if kind != "CPU" else {}
     scratch = dict(workspace or {})
     for name, functions in (bodies or {}).items():
         if functions and name in graph.by_name:
@@ -96,14 +113,13 @@ def static_costs(
     return with_link(made, _LINKS[kind])
 
 
-def _seconds(graph: Graph, flops: Mapping[str, float], kind: str) -> dict[str, float]:
-    flop_rate, byte_rate, start = _RATES[kind]
+def _seconds(graph: Graph, flops: Mapping[str, float], rates: Rates) -> dict[str, float]:
     seconds = {}
     for node in graph.nodes:
         if not node.is_input:
             moved = sum(node.nbytes) + sum(map(graph.nbytes, node.inputs))
-            busy = max(moved / byte_rate, flops.get(node.name, 0.0) / flop_rate)
-            seconds[node.name] = start + busy
+            busy = max(moved / rates.nbytes, flops.get(node.name, 0.0) / rates.flops)
+            seconds[node.name] = rates.start + busy
     return seconds
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tfmem import profiler, profiles
 from tfmem.capture import Captured
-from tfmem.costs import Costs, Link, static_costs, with_link, with_measured
+from tfmem.costs import Costs, Link, Rates, static_costs, with_link, with_measured
 from tfmem.ir import Graph
 from tfmem.planning.search import Request
 
@@ -26,20 +26,22 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
       captured: the function.
       graph: what is planned of it.
       request: what it is planned for.
-      profile: "static" takes sizes alone; otherwise the link is probed (once on each machine), and
-        seconds that were measured before are used.
+      profile: "static" takes sizes and the rates of a usual device; otherwise the device and the
+        link are probed (once on each machine), and seconds measured before are used.
     """
+    is_static = profile == "static" or request.budget is None
     costs = static_costs(
         graph,
         flops=captured.flops,
         bodies=captured.bodies,
         workspace=captured.workspace,
         device=request.device,
+        rates=None if is_static else _rates(request.device),
     )
-    if profile == "static" or request.budget is None:
+    if is_static:
         return costs
     if request.host and request.techniques & {"swap", "place"}:
-        costs = with_link(costs, _link(request))
+        costs = with_link(costs, _link(request.device, request.host))
     seconds = measured(graph, request)
     return with_measured(costs, graph, seconds) if seconds else costs
 
@@ -49,12 +51,21 @@ def measured(graph: Graph, request: Request) -> dict[str, float]:
     return dict(profiles.seconds_of(graph, request.device, profiler.machine()) or {})
 
 
-def _link(request: Request) -> Link:
+def _rates(device: str) -> Rates:
     machine = profiler.machine()
-    link = profiles.link_of(request.device, request.host, machine)
+    rates = profiles.probed(Rates, machine, device)
+    if rates is None:
+        rates = profiler.probe_rates(device)
+        profiles.keep_probe(rates, machine, device)
+    return rates
+
+
+def _link(device: str, host: str) -> Link:
+    machine = profiler.machine()
+    link = profiles.probed(Link, machine, device, host)
     if link is None:
-        link = profiler.probe_link(request.device, request.host)
-        profiles.keep_link(request.device, request.host, machine, link)
+        link = profiler.probe_link(device, host)
+        profiles.keep_probe(link, machine, device, host)
     return link
 
 

@@ -1,4 +1,4 @@
-"""What nodes and copies really take: steps traced by TensorFlow's profiler, a probe of the link.
+"""What nodes and copies really take: traced steps, probes of a device and of a link.
 
 The executor reports every kernel it runs as an event "node:op"; what a GPU runs for a node stands
 in the plane of that GPU, with the same text beside each of its kernels.
@@ -21,7 +21,7 @@ import tensorflow as tf
 # Private part of TensorFlow; seen to work with 2.21.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfmem.costs import Link
+from tfmem.costs import Link, Rates
 from tfmem.profiles import Machine
 
 _log = logging.getLogger("tfmem")
@@ -29,8 +29,8 @@ _log = logging.getLogger("tfmem")
 _EVERY_OP = 3
 """Level of the host tracer at which cheap ops are reported too."""
 
-_PROBE_SIDE, _PRODUCTS, _PROBES = 1024, 4, 5
-"""Rows and columns of the matrix that is copied, products computed meanwhile, and repetitions."""
+_PROBE_SIDE, _PRODUCTS, _SMALL_NODES, _PROBES = 1024, 4, 256, 5
+"""Rows and columns of the matrix that probes work on, how often they do, and repetitions."""
 
 
 _folders: list[tempfile.TemporaryDirectory[str]] = []
@@ -111,6 +111,46 @@ def median_seconds(steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, seconds in step.items():
             every.setdefault(name, []).append(seconds)
     return {name: statistics.median(seconds) for name, seconds in every.items()}
+
+
+def probe_rates(device: str) -> Rates:
+    """Measures how fast a device, given by its full name, computes and moves bytes."""
+
+    def nothing(value: tf.Tensor) -> tf.Tensor:
+        with tf.device(device):
+            return value[-1, -1]
+
+    def small(value: tf.Tensor) -> tf.Tensor:
+        with tf.device(device):
+            one = value[-1, -1]
+            for _ in range(_SMALL_NODES):
+                one = tf.raw_ops.Snapshot(input=one)
+            return one
+
+    def products(value: tf.Tensor) -> tf.Tensor:
+        with tf.device(device):
+            for _ in range(_PRODUCTS):
+                value = tf.matmul(value, value)
+            return value[-1, -1]
+
+    def sums(value: tf.Tensor) -> tf.Tensor:
+        with tf.device(device):
+            found = value
+            for _ in range(_PRODUCTS):
+                found = tf.maximum(found, value)
+            return found[-1, -1]
+
+    with tf.device(device):
+        square = tf.zeros([_PROBE_SIDE, _PROBE_SIDE])
+        larger = tf.zeros([2 * _PROBE_SIDE, _PROBE_SIDE])  # than most caches
+    empty = _fastest(nothing, square)
+    multiplying = max((_fastest(products, square) - empty) / _PRODUCTS, 1e-9)
+    adding = max((_fastest(sums, larger) - empty) / _PRODUCTS, 1e-9)
+    return Rates(
+        flops=2 * _PROBE_SIDE**3 / multiplying,
+        nbytes=3 * 2 * 4 * _PROBE_SIDE**2 / adding,
+        start=max((_fastest(small, square) - empty) / _SMALL_NODES, 1e-7),
+    )
 
 
 def probe_link(device: str, host: str) -> Link:

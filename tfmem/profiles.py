@@ -1,4 +1,4 @@
-"""What was measured once: seconds of a graph's nodes, the speed of a link. Kept on disk.
+"""What was measured once: seconds of a graph's nodes, the speed of a machine. Kept on disk.
 
 A profile holds for a graph's computation wherever its nodes and variables live, and for the machine
 that it was taken on. One that is damaged, or another machine's, is reported and not used.
@@ -12,13 +12,15 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, TypeVar
 
 from tfmem import store
-from tfmem.costs import Link
+from tfmem.costs import Link, Rates
 from tfmem.ir import Graph
 
 _log = logging.getLogger("tfmem")
+
+Probed = TypeVar("Probed", Link, Rates)
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,20 @@ def keep_seconds(graph: Graph, device: str, machine: Machine, seconds: Mapping[s
     _save("profiles", machine.key(fingerprint(graph), device), machine, {"seconds": known})
 
 
-def link_of(device: str, host: str, machine: Machine) -> Link | None:
-    """The measured link between two devices; None if there is none that can be used."""
-    kept = _load("links", machine.key(device, host), machine)
+def probed(kind: type[Probed], machine: Machine, *facts: str) -> Probed | None:
+    """A link, or rates, that was probed for such facts; None if there is none that can be used."""
+    kept = _load("probes", machine.key(kind.__name__, *facts), machine)
     try:
-        return Link(**kept["link"]) if kept else None
+        return kind(**kept["probe"]) if kept else None
     except (KeyError, TypeError):
-        _log.warning("a link kept is damaged; it is not used")
+        _log.warning("a probe kept is damaged; it is not used")
         return None
 
 
-def keep_link(device: str, host: str, machine: Machine, link: Link) -> None:
-    """Keeps a measured link, in this process and on disk."""
-    _save("links", machine.key(device, host), machine, {"link": asdict(link)})
+def keep_probe(found: Link | Rates, machine: Machine, *facts: str) -> None:
+    """Keeps what was probed, in this process and on disk."""
+    key = machine.key(type(found).__name__, *facts)
+    _save("probes", key, machine, {"probe": asdict(found)})
 
 
 def fingerprint(graph: Graph) -> str:

@@ -261,9 +261,14 @@ def default_host(device: str | None = None) -> str:
 
 
 @contextlib.contextmanager
-def created_on(host: str, may_place: Callable[[int], bool]) -> Iterator[None]:
-    """A scope in which variables are made on `host` if `may_place(nbytes)`; "" changes nothing."""
+def created_on(host: str, may_place: Callable[[int], bool]) -> Iterator[list[Any]]:
+    """A scope in which variables are made on `host` if `may_place(nbytes)`; "" changes nothing.
+
+    Yields the list of those that were made there.
+    """
     import tensorflow as tf
+
+    made: list[Any] = []
 
     def create(next_creator: Callable[..., Any], **options: Any) -> Any:
         nbytes = _declared_bytes(options)
@@ -273,13 +278,14 @@ def created_on(host: str, may_place: Callable[[int], bool]) -> Iterator[None]:
         if nbytes is None or not may_place(nbytes):
             return next_creator(**options)
         with tf.device(host):
-            return next_creator(**options)
+            made.append(next_creator(**options))
+        return made[-1]
 
     if not host:
-        yield
+        yield made
         return
     with tf.variable_creator_scope(create):
-        yield
+        yield made
 
 
 def _initial_value(options: dict[str, Any], host: str) -> Any:
