@@ -4,6 +4,7 @@
     python -m models.bench compare MODEL                    every mode at one size
     python -m models.bench frontier MODEL                   every budget down to the least
     python -m models.bench time MODEL                       step times, taken in turn in one process
+    python -m models.bench temporaries MODEL                what recomputation alone gives
     python -m models.bench run MODEL --mode=order           one run, in this process
 
 Rows come first (`Row`, one JSON line each with `--json`), tables are made of rows.
@@ -32,6 +33,7 @@ from models.table import (
     show_seconds,
     table,
 )
+from models.temporaries import temporaries, temporaries_table
 from models.train import MODELS, MODES, Row, Setting, alternate, limit_memory, load, train
 from tfmem.budget import parse_bytes
 from tfmem.limited import run_limited
@@ -49,6 +51,7 @@ flags.DEFINE_multi_string("set", [], "A field of the configuration, as experts=8
 flags.DEFINE_list("modes", None, f"Modes to run, of {', '.join(MODES)}.")
 flags.DEFINE_enum("mode", "plain", MODES, "For run and frontier: the mode.")
 flags.DEFINE_integer("points", 8, "For frontier: how many budgets.")
+flags.DEFINE_list("ratios", ["4", "6"], "For temporaries: how many times fewer bytes to plan for.")
 flags.DEFINE_string("picture", "", "For frontier: .png file that takes the picture.")
 flags.DEFINE_integer("steps", None, "Steps of a run; default: 3 for capacity, 5 otherwise.")
 flags.DEFINE_integer("rounds", 1, "For compare and time: runs of each mode, in turn; medians.")
@@ -332,12 +335,20 @@ def _time(model: str) -> None:
     print(time_table(seconds))
 
 
+def _temporaries(model: str) -> None:
+    setting = _setting(model, steps=5)
+    limit_memory(setting.limit)
+    ratios = [float(text) for text in flags.FLAGS.ratios]
+    print(temporaries_table(temporaries(setting, ratios, max(flags.FLAGS.rounds, 3))))
+
+
 _COMMANDS = {
     "run": _run,
     "time": _time,
     "capacity": _capacity,
     "compare": _compare,
     "frontier": _frontier,
+    "temporaries": _temporaries,
 }
 
 

@@ -1,22 +1,36 @@
 """How long tfmem takes to capture, plan and rebuild, by the size of the graph.
 
     python -m models.speed --repeats=1,2,5
+    python -m models.speed --depths=302,602
+    python -m models.speed --chain=10000,100000
 
-The graph is the train step of tf_keras' ResNet-50 with Adam, unrolled over a few batches to make it
-larger. Tracing is TensorFlow's own and is timed apart.
+The graph of the first is the train step of tf_keras' ResNet-50 with Adam, unrolled over a few
+batches to make it larger; it is ordered. Tracing is TensorFlow's own and is timed apart. The other
+two are planned for a budget, a part of the original's peak, with recomputation: ResNets as deep as
+asked, and a made-up chain of layers, forwards and backwards.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import resource
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import app, flags
 
-from models.table import show_count, show_seconds, table
+from models.table import show_bytes, show_count, show_seconds, table
+
+if TYPE_CHECKING:
+    import tfmem
+    from tfmem.costs import Costs
+    from tfmem.ir import Graph
 
 flags.DEFINE_list("repeats", ["1"], "Batches over which the step is unrolled; a row for each.")
+flags.DEFINE_list("depths", [], "Depths, 3n + 2, of ResNets to plan for a budget.")
+flags.DEFINE_list("chain", [], "Nodes of chains to plan for a budget.")
+flags.DEFINE_float("share", 0.7, "The budget over the original's peak.")
 flags.DEFINE_integer("size", 64, "Height and width of the images.")
 flags.DEFINE_integer("batch", 4, "Images in a batch.")
 
@@ -65,8 +79,93 @@ def time_repeats(repeats: int) -> tuple[int, float, float]:
     return nodes, tracing, time.perf_counter() - start
 
 
+def plan_resnet(depth: int) -> tuple[int, float, tfmem.Plan]:
+    """Nodes of a captured ResNet's train step, seconds to plan it for the budget, the plan."""
+    import tensorflow as tf
+
+    from models import resnet
+    from tfmem.capture import capture
+    from tfmem.costs import static_costs
+    from tfmem.passes.prune import Prune
+
+    task = resnet.build(resnet.Config(depth=depth, width=8, batch=4, side=32))
+    batch = next(iter(task.batches))
+    captured = capture(tf.function(task.step).get_concrete_function(*batch), device="CPU:0")
+    graph = Prune()(captured.graph)
+    device = graph.nodes[-1].device
+    costs = static_costs(graph, flops=captured.flops, workspace=captured.workspace, device=device)
+    return _planned(graph, costs, device)
+
+
+def plan_chain(nodes: int) -> tuple[int, float, tfmem.Plan]:
+    """As `plan_resnet` for layers of four nodes, each of which keeps a value for its gradient."""
+    from tfmem.costs import Costs
+    from tfmem.ir import ARG, Graph, Node, Value
+
+    size, device = 2**16, "/device:CPU:0"
+    made = [Node("x", ARG, nbytes=(size,), device=device)]
+    seconds = {}
+
+    def add(name: str, op: str, *inputs: str) -> None:
+        values = tuple(Value(text) for text in inputs)
+        made.append(Node(name, op, values, nbytes=(size,), device=device))
+        seconds[name] = 1e-4 if op == "MatMul" else 1e-5
+
+    layers = max(2, nodes // 4)
+    for i in range(layers):
+        add(f"product{i}", "MatMul", f"out{i - 1}" if i else "x")
+        add(f"out{i}", "Tanh", f"product{i}")
+    add("gradient", "Neg", f"out{layers - 1}")
+    last = "gradient"
+    for i in reversed(range(layers)):
+        add(f"slope{i}", "TanhGrad", f"out{i}", last)
+        add(f"back{i}", "MatMul", f"slope{i}")
+        last = f"back{i}"
+    graph = Graph(tuple(made), (Value(last),))
+    return _planned(graph, Costs(seconds), device)
+
+
+def _planned(graph: Graph, costs: Costs, device: str) -> tuple[int, float, tfmem.Plan]:
+    from tfmem.planning.search import Request, choose
+
+    request = Request(device, "", None, frozenset(("order", "recompute")))
+    before = choose(graph, costs, request).plan.baseline_peak_bytes
+    start = time.perf_counter()
+    budget = int(flags.FLAGS.share * before)
+    found = choose(graph, costs, dataclasses.replace(request, budget=budget))
+    return len(graph), time.perf_counter() - start, found.plan
+
+
+def time_planning(kind: str, plan: Any, sizes: list[str]) -> str:
+    """A table of planning seconds by the size of the graph."""
+    rows = []
+    for size in map(int, sizes):
+        nodes, seconds, found = plan(size)
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        rows.append(
+            (
+                kind,
+                show_count(nodes),
+                show_seconds(seconds),
+                f"{found.peak_bytes / found.baseline_peak_bytes:.2f}",
+                f"{found.step_seconds / found.baseline_step_seconds:.2f}",
+                str(len(found.recomputations)),
+                show_bytes(resident),
+            )
+        )
+        print(f"  {kind}, {nodes} nodes: {seconds:.2f} s", flush=True)
+    header = ("graph", "nodes", "planning", "peak", "time", "recomputed", "resident at most")
+    return table(header, rows)
+
+
 def main(_: list[str]) -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if flags.FLAGS.chain:
+        print(time_planning("chain", plan_chain, flags.FLAGS.chain))
+    if flags.FLAGS.depths:
+        print(time_planning("ResNet", plan_resnet, flags.FLAGS.depths))
+    if flags.FLAGS.chain or flags.FLAGS.depths:
+        return
     rows = []
     for repeats in map(int, flags.FLAGS.repeats):
         nodes, tracing, tfmem_seconds = time_repeats(repeats)

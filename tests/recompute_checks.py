@@ -20,6 +20,12 @@ SIZES: dict[str, dict[str, Any]] = {
     "unet": {"width": 8, "side": 32},
 }
 
+OTHER_SIZES: dict[str, dict[str, Any]] = {
+    "lstm": {"length": 12, "width": 256, "batch": 16},
+    "moe_transformer": {"layers": 1, "d_model": 64, "hidden": 256, "heads": 2, "length": 64},
+    "resnet": {"depth": 14, "width": 8, "batch": 16, "side": 32},
+}
+
 
 def recomputed(model: str, share: float) -> dict[str, Any]:
     """20 steps of a model, as it is and within a share of its peak by recomputation alone."""
@@ -40,16 +46,59 @@ def recomputed(model: str, share: float) -> dict[str, Any]:
                 "measured": measured,
             }
     facts["losses"] = losses
-    facts["difference"] = max(
+    facts["difference"] = _difference(*values)
+    return facts
+
+
+def _difference(plain: list[Any], optimized: list[Any]) -> float:
+    """The largest difference of a variable, relative to its largest value."""
+    return max(
         float(np.max(np.abs(a - b), initial=0.0)) / (float(np.max(np.abs(a), initial=0.0)) or 1.0)
-        for a, b in zip(*values, strict=True)
+        for a, b in zip(plain, optimized, strict=True)
     )
+
+
+def everything(model: str, _: Any = None) -> dict[str, Any]:
+    """20 steps of a model as it is, then in the least memory that all techniques together reach."""
+    import tensorflow as tf
+
+    facts: dict[str, Any] = {"losses": []}
+    values = []
+    with tfmem.host_process() as host:
+        for is_planned in (False, True):
+            task = built(model)
+            own = sum(-(-4 * v.shape.num_elements() // 256) * 256 for v in task.variables)
+            function = tf.function(task.step)
+            batch = next(iter(task.batches))
+            step: Any = function
+            if is_planned:
+                try:
+                    tfmem.optimize(function, budget=1, host=host).plan(*batch)
+                except tfmem.BudgetError as error:
+                    budget = int(1.02 * (error.least_bytes or 0))
+                foreign = measure.memory_info("CPU:0")[0] - own
+                step = tfmem.optimize(function, budget=budget, host=host)
+                plan = step.plan(*batch)
+            batches = iter(task.batches)
+            losses = [float(step(*next(batches)))]
+            tf.config.experimental.reset_memory_stats("CPU:0")
+            losses += [float(step(*next(batches))) for _ in range(STEPS - 1)]
+            facts["losses"].append(losses)
+            values.append([variable.numpy() for variable in task.variables])
+        facts |= {
+            "predicted": plan.peak_bytes,
+            "budget": budget,
+            "before": plan.baseline_peak_bytes,
+            "measured": measure.memory_info("CPU:0")[1] - foreign,
+            "used": [len(plan.recomputations), len(plan.evictions), len(plan.placements)],
+        }
+    facts["difference"] = _difference(*values)
     return facts
 
 
 def built(model: str) -> Task:
     module = train.load(model)
-    return module.build(type(module.CONFIGS["small"])(**SIZES[model]))
+    return module.build(type(module.CONFIGS["small"])(**(SIZES | OTHER_SIZES)[model]))
 
 
 def prepared(task: Task, share: float | None) -> tuple[Any, tfmem.Plan | None]:

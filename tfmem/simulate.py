@@ -23,7 +23,7 @@ from tfmem.program import Program, program
 
 Array = npt.NDArray[np.int64]
 
-_LEAST_STEPS, _MOST_STEPS, _EVENTS = 5, 20, 200_000
+_LEAST_STEPS, _MOST_STEPS, _EVENTS = 5, 20, 100_000
 """Steps replayed in the allocator, fewer in large graphs: its padding settles only after some."""
 
 

@@ -36,8 +36,11 @@ _LOST = 3
 _HALVINGS = 3
 """How often the gap between the least limit that was kept and the next one is halved."""
 
-_EFFORT = 100_000
+_EFFORT = 40_000
 """Nodes that are looked at for one budget: small graphs are searched through, large ones not."""
+
+_LOOKS = 6
+"""Limits below a budget that are looked at for a graph that is not small."""
 
 _SMALL = 200
 """Nodes of a graph for which scores are made in every way."""
@@ -155,6 +158,7 @@ class Setting:
         """Plans for the limits next below a budget, those that keep it."""
         ways = 1 + 11 * bool(self.terms.host)  # settings times factors on the seconds of copies
         looks = max(2, _EFFORT // (ways * len(self.graph)))
+        looks = looks if len(self.graph) <= _SMALL else min(looks, _LOOKS)
         lost = 0
         for number in range(_LIMITS):
             if self.limit(number) > budget or lost == _LOST:
