@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.recompute_checks import SIZES
+from tests.recompute_checks import OTHER_SIZES, SIZES
 from tfmem.limited import run_limited
 
 GIB = 2**30
@@ -27,6 +27,21 @@ def test_twenty_steps_are_equal_in_half_the_memory(model: str) -> None:
     assert facts["measured"] <= 1.05 * facts["budget"]
     assert facts["losses"][0] == pytest.approx(facts["losses"][1], rel=1e-5)
     assert facts["difference"] < 1e-3
+
+
+@pytest.mark.parametrize("model", SIZES | OTHER_SIZES)
+def test_twenty_steps_are_equal_with_every_technique_at_once(model: str) -> None:
+    facts = run("everything", model)
+    plain, ordered, everything = facts["losses"]
+    assert len(everything) == 20
+    assert everything[:5] == pytest.approx(plain[:5], rel=1e-5)
+    assert everything == pytest.approx(ordered, rel=1e-5)
+    assert facts["difference"] < 1e-3
+    assert sum(map(bool, facts["used"])) >= 1
+    assert facts["predicted"] <= facts["budget"] < 0.9 * facts["before"]
+    _, before, after = facts["measured"]
+    assert after < 0.95 * before
+    assert after < facts["before"]
 
 
 def test_masks_that_are_drawn_anew_each_step_are_kept() -> None:
