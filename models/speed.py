@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import resource
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,7 @@ def plan_resnet(depth: int) -> tuple[int, float, tfmem.Plan]:
     from tfmem.costs import static_costs
     from tfmem.passes.prune import Prune
 
+    sys.setrecursionlimit(100 * depth)  # Keras walks the layers by recursion
     task = resnet.build(resnet.Config(depth=depth, width=8, batch=4, side=32))
     batch = next(iter(task.batches))
     captured = capture(tf.function(task.step).get_concrete_function(*batch), device="CPU:0")

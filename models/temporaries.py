@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import tfmem
 from models.table import show_bytes, show_seconds, table
-from models.train import Setting, load
+from models.train import Setting, describe, load
 from tfmem import devices, measure
 
 _BY_HAND = "recompute_grad"
@@ -53,7 +53,13 @@ def temporaries(setting: Setting, ratios: Sequence[float], rounds: int) -> list[
     for ratio in ratios:
         budget = before - whole + int(whole / ratio)
         options: dict[str, Any] = {"budget": budget, "techniques": ("order", "recompute")}
-        made[f"tfmem, {budget / 1e6:.0f} MB"] = tfmem.optimize(tf.function(task.step), **options)
+        step = tfmem.optimize(tf.function(task.step), **options)
+        try:
+            step.plan(*batch)
+        except tfmem.BudgetError as error:
+            print(f"{ratio} times fewer: {describe(error)}")
+            continue
+        made[f"tfmem, {budget / 1e6:.0f} MB"] = step
     if hasattr(setting.make_config(), _BY_HAND):
         by_hand = dataclasses.replace(setting, changes={**setting.changes, _BY_HAND: 1})
         other = load(setting.model).build(by_hand.make_config())
