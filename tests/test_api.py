@@ -168,6 +168,7 @@ def test_a_budget_out_of_reach_leaves_everything_as_it_was():
         ({"budget": 0}, "must be more than zero bytes"),
         ({"budget": -1}, "must be more than zero bytes"),
         ({"budget": 1.5}, "pass an int"),
+        ({"techniques": []}, r"techniques=\[\]: allow at least one of order, recompute"),
         ({"techniques": ["sort"]}, r"techniques=\['sort'\]: unknown; choose from order, recompute"),
         ({"max_slowdown": 0.5}, "max_slowdown=0.5: must be a factor of at least 1"),
         ({"strategy": "fast"}, r"pass one such as tfmem.TensorFlowMem\(\)"),
@@ -185,6 +186,7 @@ def test_bad_options_are_refused_at_once(options, message):
         ({"device": "GPU:7"}, r"there is no device 'GPU:7'; .*CPU:0"),
         ({"device": "toaster"}, "'toaster'"),
         ({"host": "TPU:3"}, "there is no device 'TPU:3'"),
+        ({"budget": "1MB", "techniques": ["swap"]}, "all of them need a host, and there is none"),
         ({"host": "CPU:0"}, "host='CPU:0' is the device whose memory is scarce .* nothing would"),
     ],
 )

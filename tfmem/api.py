@@ -400,10 +400,24 @@ def _request(options: Options) -> Request:
             "be freed by moving tensors there. Name a device with memory of its own: start "
             "tfmem.host_process() and pass the name that it yields"
         )
+    most = measure.device_limit(device)
     budget = options.budget
     if budget is None and options.strategy is None:
-        budget = measure.device_limit(device)
+        budget = most
+    if budget is not None and most is not None and budget > most:
+        _log.warning(
+            "the budget of %s is above what %s has; its limit of %s holds",
+            format_bytes(budget),
+            device,
+            format_bytes(most),
+        )
+        budget = most
     techniques = options.techniques if host else options.techniques - {"swap", "place"}
+    if options.budget is not None and not techniques:
+        raise Error(
+            f"techniques={sorted(options.techniques)}: all of them need a host, and there is none; "
+            "name a device in host=..., start tfmem.host_process(), or allow order or recompute"
+        )
     limit = measure.region_bytes(device)
     return Request(device, host, budget, techniques, limit, options.max_slowdown)
 
