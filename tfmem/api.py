@@ -222,7 +222,7 @@ class Optimized:
 
         Raises:
           BudgetError: the budget cannot be met.
-          : the function cannot be captured.
+          UnsupportedFunctionError: the function cannot be captured.
         """
         return self._planned(args, kwargs).decision.plan
 
