@@ -414,9 +414,14 @@ def _request(options: Options) -> Request:
         budget = most
     techniques = options.techniques if host else options.techniques - {"swap", "place"}
     if options.budget is not None and not techniques:
+        why = (
+            "all of them need a host, and there is none"
+            if options.techniques
+            else "none is allowed"
+        )
         raise Error(
-            f"techniques={sorted(options.techniques)}: all of them need a host, and there is none; "
-            "name a device in host=..., start tfmem.host_process(), or allow order or recompute"
+            f"techniques={sorted(options.techniques)}: {why}; allow order or recompute, or name a "
+            "device in host=... (tfmem.host_process() lends the memory of a second process)"
         )
     limit = measure.region_bytes(device)
     return Request(device, host, budget, techniques, limit, options.max_slowdown)

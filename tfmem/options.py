@@ -58,8 +58,6 @@ def _checked_techniques(techniques: Iterable[str] | None) -> frozenset[str]:
         return frozenset(TECHNIQUES)
     chosen = frozenset([techniques] if isinstance(techniques, str) else techniques)
     unknown = sorted(map(str, chosen - frozenset(TECHNIQUES)))
-    if not chosen:
-        raise Error(f"techniques={techniques!r}: allow at least one of {', '.join(TECHNIQUES)}")
     if unknown:
         raise Error(f"techniques={unknown}: unknown; choose from {', '.join(TECHNIQUES)}")
     return chosen
