@@ -312,7 +312,8 @@ def _compare(model: str) -> None:
 
 def _frontier(model: str) -> None:
     mode = flags.FLAGS.mode if flags.FLAGS.mode != "plain" else "recompute"
-    setting = _in_mode(_setting(model, steps=5), mode, _setting(model, steps=5).changes)
+    setting = _setting(model, steps=5)
+    setting = _in_mode(setting, mode, setting.changes)
     points = []
     for point in frontier(setting, flags.FLAGS.points, run_alone, _loss_difference):
         record(point.row)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import tfmem
     from tfmem.costs import Costs
     from tfmem.ir import Graph
+    from tfmem.planning.search import Request
 
 flags.DEFINE_list("repeats", ["1"], "Batches over which the step is unrolled; a row for each.")
 flags.DEFINE_list("depths", [], "Depths, 3n + 2, of ResNets to plan for a budget.")
@@ -86,8 +87,8 @@ def plan_resnet(depth: int) -> tuple[int, float, tfmem.Plan]:
 
     from models import resnet
     from tfmem.capture import capture
-    from tfmem.costs import static_costs
     from tfmem.passes.prune import Prune
+    from tfmem.pricing import price
 
     sys.setrecursionlimit(100 * depth)  # Keras walks the layers by recursion
     task = resnet.build(resnet.Config(depth=depth, width=8, batch=4, side=32))
@@ -95,8 +96,7 @@ def plan_resnet(depth: int) -> tuple[int, float, tfmem.Plan]:
     captured = capture(tf.function(task.step).get_concrete_function(*batch), device="CPU:0")
     graph = Prune()(captured.graph)
     device = graph.nodes[-1].device
-    costs = static_costs(graph, flops=captured.flops, workspace=captured.workspace, device=device)
-    return _planned(graph, costs, device)
+    return _planned(graph, price(captured, graph, _request(device), "static"), device)
 
 
 def plan_chain(nodes: int) -> tuple[int, float, tfmem.Plan]:
@@ -127,10 +127,16 @@ def plan_chain(nodes: int) -> tuple[int, float, tfmem.Plan]:
     return _planned(graph, Costs(seconds), device)
 
 
-def _planned(graph: Graph, costs: Costs, device: str) -> tuple[int, float, tfmem.Plan]:
-    from tfmem.planning.search import Request, choose
+def _request(device: str) -> Request:
+    from tfmem.planning.search import Request
 
-    request = Request(device, "", None, frozenset(("order", "recompute")))
+    return Request(device, "", None, frozenset(("order", "recompute")))
+
+
+def _planned(graph: Graph, costs: Costs, device: str) -> tuple[int, float, tfmem.Plan]:
+    from tfmem.planning.search import choose
+
+    request = _request(device)
     before = choose(graph, costs, request).plan.baseline_peak_bytes
     start = time.perf_counter()
     budget = int(flags.FLAGS.share * before)

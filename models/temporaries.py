@@ -83,14 +83,9 @@ def temporaries(setting: Setting, ratios: Sequence[float], rounds: int) -> list[
 
 
 def _bytes_above(step: Callable[..., Any], batch: Any, device: str) -> int:
-    """Most bytes in use in three steps, less those in use before; two more warm up."""
-    for _ in range(2):
-        float(step(*batch))
-    current, _ = measure.memory_info(device)
-    tf.config.experimental.reset_memory_stats(devices.short_name(device))
-    for _ in range(3):
-        float(step(*batch))
-    return measure.memory_info(device)[1] - current
+    """Most bytes in use in three steps, less those in use beside them; two more warm up."""
+    found = measure.measure(step, *batch, steps=3, warmup=2, device=device)
+    return found.peak_bytes - found.current_bytes
 
 
 def temporaries_table(variants: Sequence[Variant]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,12 @@ def everything(model: str, _: Any = None) -> dict[str, Any]:
     with tfmem.host_process() as host:
         for kind in ("plain", "ordered", "everything"):
             task = built(model)
-            own = sum(-(-4 * v.shape.num_elements() // 256) * 256 for v in task.variables)
             function = tf.function(task.step)
             batch = next(iter(task.batches))
             step: Any = function
             plan: tfmem.Plan | None = None
             if kind == "ordered":
-                alone = {"strategy": tfmem.TensorFlowMem(window=1), "techniques": ["order"]}
-                step = tfmem.optimize(function, **alone)  # type: ignore[arg-type]
+                step = _ordered(function)
             if kind == "everything":
                 try:
                     tfmem.optimize(function, budget=1, host=host).plan(*batch)
@@ -88,7 +87,8 @@ def everything(model: str, _: Any = None) -> dict[str, Any]:
             del batch
             batches = iter(task.batches)
             losses = [float(step(*next(batches)))]
-            foreign = measure.memory_info("CPU:0")[0] - own + (_kept(plan, task) if plan else 0)
+            near = [v for v in task.variables if not plan or v.device != plan.host]
+            foreign = measure.memory_info("CPU:0")[0] - _allocated(near)
             tf.config.experimental.reset_memory_stats("CPU:0")
             losses += [float(step(*next(batches))) for _ in range(STEPS - 1)]
             facts["measured"].append(measure.memory_info("CPU:0")[1] - foreign)
@@ -104,11 +104,14 @@ def everything(model: str, _: Any = None) -> dict[str, Any]:
     return facts
 
 
-def _kept(plan: tfmem.Plan, task: Task) -> int:
-    """Bytes of variables that live on the host."""
-    return sum(
-        -(-4 * v.shape.num_elements() // 256) * 256 for v in task.variables if v.device == plan.host
-    )
+def _allocated(variables: Iterable[Any]) -> int:
+    """Bytes that variables of four bytes an element take in the allocator."""
+    return sum(-(-4 * v.shape.num_elements() // 256) * 256 for v in variables)
+
+
+def _ordered(function: Any) -> tfmem.Optimized:
+    """The function one node at a time, and nothing else done to it."""
+    return tfmem.optimize(function, strategy=tfmem.TensorFlowMem(window=1), techniques=["order"])
 
 
 def built(model: str) -> Task:
@@ -121,8 +124,7 @@ def prepared(task: Task, share: float | None) -> tuple[Any, tfmem.Plan | None]:
 
     function = tf.function(task.step)
     batch = next(iter(task.batches))
-    alone = {"strategy": tfmem.TensorFlowMem(window=1), "techniques": ["order"]}
-    ordered = tfmem.optimize(function, **alone)  # type: ignore[arg-type]
+    ordered = _ordered(function)
     if share is None:
         return ordered, None
     budget = int(ordered.plan(*batch).peak_bytes * share)
@@ -136,7 +138,7 @@ def trained(task: Task, step: Any) -> tuple[list[float], int]:
 
     batches = iter(task.batches)
     losses = [float(step(*next(batches)))]
-    own = sum(-(-4 * v.shape.num_elements() // 256) * 256 for v in task.variables)
+    own = _allocated(task.variables)
     before, _ = measure.memory_info("CPU:0")
     tf.config.experimental.reset_memory_stats("CPU:0")
     losses += [float(step(*next(batches))) for _ in range(STEPS - 1)]

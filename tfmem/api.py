@@ -107,11 +107,11 @@ def optimize(
         running `tfmem.host_process()`, if any, otherwise none, and swap and place are off.
       techniques: a subset of ("order", "recompute", "swap", "place"). Default: all that apply.
       max_slowdown: refuse plans whose predicted step time is above this multiple of the original's.
-      strategy: a policy to be carried out as it is, such as `tfmem.TensorFlowMem()`. Default:
-        as much of that policy as the budget asks for.
-      profile: where costs come from: "static" (from sizes and rates of a usual device), "auto" (the
-        link to the host is probed, and what steps measured before is used), "measured" (as well,
-        and if nothing was measured before, the first four calls run on a plan made from sizes,
+      strategy: a policy to be carried out as it is, such as `tfmem.TensorFlowMem()`. Default: the
+        planner chooses.
+      profile: where costs come from: "static" (from sizes and rates of a usual device), "auto"
+        (device and link are probed, and what steps measured before is used), "measured" (as well,
+        and if nothing was measured before, the first four calls run on a plan made from the probes,
         three of them traced; then the plan is made anew). Both are kept on disk.
 
     Returns:

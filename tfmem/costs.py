@@ -47,7 +47,7 @@ class Costs:
 
     def allocated(self, nbytes: int) -> int:
         """Bytes a buffer of `nbytes` takes on the device."""
-        return _allocated(nbytes, self.granularity)
+        return -(-nbytes // self.granularity) * self.granularity
 
 
 @dataclass(frozen=True)
@@ -153,23 +153,24 @@ def with_measured(costs: Costs, graph: Graph, measured: Mapping[str, float]) -> 
     return replace(costs, seconds=seconds)
 
 
+def body_costs(body: Body, device: str) -> Costs:
+    """Costs, from sizes, of the nodes of a function that a loop or branch runs."""
+    return static_costs(
+        body.graph,
+        flops=body.flops,
+        bodies=body.bodies,
+        workspace=body.workspace,
+        device=device,
+    )
+
+
 def _body_bytes(caller: Node, bodies: tuple[Body, ...], device: str) -> int:
     """Bytes that a loop or branch takes beside its own inputs and outputs."""
     most = 0
     for body in bodies:
-        inner = static_costs(
-            body.graph,
-            flops=body.flops,
-            bodies=body.bodies,
-            workspace=body.workspace,
-            device=device,
-        )
+        inner = body_costs(body, device)
         steps = program(body.graph, Plan())
         held = [inner.allocated(inner.workspace.get(name, 0)) for name in steps.names]
         timeline = lifetimes(steps, GRANULARITY).timeline() + np.array(held or [0], np.int64)
-        most = max(most, int(timeline.max()) - charged_elsewhere(caller, body, GRANULARITY))
+        most = max(most, int(timeline.max()) - charged_elsewhere(caller, body, inner.allocated))
     return most
-
-
-def _allocated(nbytes: int, granularity: int) -> int:
-    return -(-nbytes // granularity) * granularity

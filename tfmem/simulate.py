@@ -26,7 +26,6 @@ Array = npt.NDArray[np.int64]
 _LEAST_STEPS, _MOST_STEPS, _EVENTS = 5, 20, 100_000
 """Steps replayed in the allocator, fewer in large graphs: its padding settles only after some."""
 
-
 _BODY_PIECES = 16
 """Buffers that the workspace of a loop or branch is taken for: its own plan knows the real ones."""
 
@@ -146,9 +145,9 @@ def _clocks(steps: Program, costs: Costs) -> tuple[dict[int, list[int]], float]:
     """Runs the clocks; which copies have landed when each position ends, and the time."""
     graph, nodes = steps.graph, len(steps.graph.names)
     seconds = [costs.seconds.get(name, 0.0) for name in graph.priced]
-    there = [costs.host_seconds.get(name, seconds[i]) for i, name in enumerate(graph.priced)]
     if not steps.waits:
         return {}, math.fsum(seconds[node] for node in steps.order)
+    there = [costs.host_seconds.get(name, seconds[i]) for i, name in enumerate(graph.priced)]
     ends = [0.0] * len(steps.on_host)
     link, device, finished = _Link(costs), _Device(costs.contention), []
     host = computed = 0.0

@@ -117,10 +117,7 @@ class _Inner:
     """Plans the bodies of one search, each for several budgets, with what needs no host."""
 
     def __init__(self, request: Request, costs: Costs, observe: Callable[[], object]) -> None:
-        near = request.techniques & {"order", "recompute"}
-        limit = request.limit or _BODY_LIMIT
-        self.request = replace(request, host="", techniques=near, limit=limit, max_slowdown=None)
-        self.costs, self.observe = costs, observe
+        self.request, self.costs, self.observe = request, costs, observe
         self.least: dict[int, Plan] = {}
 
     def plan(self, body: Body, budget: int | None) -> Plan:
@@ -136,8 +133,20 @@ class _Inner:
 
     def _plan(self, body: Body, budget: int | None) -> Plan:
         costs = costs_of(body, self.costs, self.request.device)
-        request = replace(self.request, budget=budget)
+        request = _within(self.request, budget)
         return _planned(body.graph, costs, request, body.bodies, self).plan
+
+
+def _within(request: Request, budget: int | None) -> Request:
+    """What is asked of a body, which has no host, for a budget of its own."""
+    return replace(
+        request,
+        host="",
+        budget=budget,
+        techniques=request.techniques & {"order", "recompute"},
+        limit=request.limit or _BODY_LIMIT,
+        max_slowdown=None,
+    )
 
 
 def _chosen(
@@ -171,8 +180,10 @@ def _loosened(graph: Graph, costs: Costs, found: Candidate, request: Request) ->
     """
     if found.plan.transfers or found.plan.recomputations or not found.plan.order:
         return found
-    plan = replace(found.plan, window=widest_window(graph, costs, found.plan))
-    loose = candidate(graph, costs, plan, request.limit)
+    window = widest_window(graph, costs, found.plan)
+    if window == found.plan.window:
+        return found
+    loose = candidate(graph, costs, replace(found.plan, window=window), request.limit)
     return loose if loose.keeps(min(request.budget or UNLIMITED, found.room)) else found
 
 
@@ -239,11 +250,17 @@ def judge(
       Error: the plan does not fit the graph.
     """
     before = _original(graph, costs, request)
-    if plan.is_noop:
-        return _unchanged(before, request, plan.reason)
     for one in plan.bodies:
         _check_body(one, costs, request, bodies or {})
     costs = charge(graph, costs, bodies or {}, plan.bodies, request.device)
+    return _judged(graph, costs, request, plan, before)
+
+
+def _judged(
+    graph: Graph, costs: Costs, request: Request, plan: Plan, before: _Original
+) -> Decision:
+    if plan.is_noop:
+        return _unchanged(before, request, plan.reason)
     return _decision(candidate(graph, costs, plan, request.limit), before, request)
 
 
@@ -252,7 +269,7 @@ def _check_body(one: BodyPlan, costs: Costs, request: Request, bodies: Bodies) -
     if not 0 <= one.branch < len(functions):
         raise Error(f"{one.node} runs no function {one.branch}; plan for this graph")
     body = functions[one.branch]
-    inner = replace(_Inner(request, costs, lambda: None).request, budget=one.plan.budget)
+    inner = _within(request, one.plan.budget)
     priced = costs_of(body, costs, request.device)
     if judge(body.graph, priced, inner, one.plan, body.bodies).plan != one.plan:
         raise Error(f"the plan of {one.node}'s function {one.branch} is not what it says")
@@ -272,7 +289,7 @@ def carry_out(graph: Graph, costs: Costs, request: Request, strategy: Strategy) 
         host=request.host,
         techniques=request.techniques,
     )
-    return _checked(judge(graph, costs, request, plan), request, before)
+    return _checked(_judged(graph, costs, request, plan, before), request, before)
 
 
 def _unchanged(before: _Original, request: Request, reason: str) -> Decision:
