@@ -9,7 +9,7 @@ import numpy as np
 import tfmem
 from tfmem import measure
 
-LAYERS, WIDTH, ROWS, TURNS = 8, 256, 8192, 3
+LAYERS, WIDTH, ROWS, TURNS = 16, 256, 4096, 3
 
 
 def in_a_loop(share: float) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def plan(
 
 
 def budgets(graph: Graph, *shares: float) -> list[int]:
-    peak = allocate(graph, costs_of(graph), Plan(device=DEVICE)).peak_bytes
+    peak = allocate(graph, costs_of(graph), Plan(device=DEVICE)).worst_bytes
     return [int(peak * share) for share in shares]
 
 
@@ -137,7 +137,7 @@ def test_a_chain_of_64_layers_takes_a_quarter_for_a_third_more_time() -> None:
 def test_swaps_that_hide_behind_computation_are_preferred_to_recomputation() -> None:
     graph = training_chain(40, 1 << 20)
     fast = Costs(dict.fromkeys((n.name for n in graph.nodes), 1.0), {}, 1e7, 1e7, 0.0)
-    budget = int(0.6 * allocate(graph, fast, Plan(device=DEVICE)).peak_bytes)
+    budget = int(0.6 * allocate(graph, fast, Plan(device=DEVICE)).worst_bytes)
     made = choose(graph, fast, Request(DEVICE, HOST, budget, RECOMPUTE | {"swap"})).plan
     assert made.evictions
     assert made.step_seconds < 1.01 * made.baseline_step_seconds

@@ -12,15 +12,13 @@ Source: `xla/tsl/framework/bfc_allocator.cc` (`FindChunkPtr`, `Extend`, `Merge`)
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from tfmem.liveness import Lifetimes
-
-Array = npt.NDArray[np.int64]
 
 _MOST_PADDING = 128 * 2**20
 _FIRST_REGION = 2 * 2**20
@@ -121,27 +119,87 @@ class Bfc:
         del self.chunks[chunk.begin]
 
 
+Requests = tuple[tuple[int, int], ...]
+"""What is asked of an allocator, in order: (number of a buffer, bytes); 0 or `SWITCH` ends it."""
+
+SWITCH = -1
+"""In the place of bytes: a variable of the caller adopts the buffer, and gives its own back."""
+
+
+def requests(
+    lifetimes: Lifetimes,
+    workspace: Sequence[int],
+    within: Mapping[int, Requests],
+    *,
+    held: Container[int] = (),
+    kept: Container[int] = (),
+) -> Requests:
+    """What one step asks for.
+
+    A node's workspace is asked for after its outputs and given back before its inputs. A node that
+    runs functions has its outputs from them.
+
+    Args:
+      lifetimes: when each buffer begins and ends.
+      workspace: bytes that each node of the order holds while it runs.
+      within: what functions ask for, by the position of the node that runs them.
+      held: buffers that are there before the step.
+      kept: buffers that stay after it.
+    """
+    sizes = lifetimes.nbytes.tolist()
+    begins: list[list[int]] = [[] for _ in range(max(1, len(lifetimes.program.order)))]
+    ends: list[list[int]] = [[] for _ in begins]
+    inputs: list[int] = []
+    for b in np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist():
+        if b not in held:
+            (inputs if lifetimes.is_input(b) else begins[lifetimes.start[b]]).append(b)
+        if b not in kept:
+            ends[lifetimes.end[b]].append(b)
+    made, beyond = [(b, sizes[b]) for b in inputs], len(sizes)
+    adopted = {
+        after for before, after in lifetimes.variables if before != after and not sizes[before]
+    }
+    for position, (starting, ending) in enumerate(zip(begins, ends, strict=True)):
+        made += [(beyond + number, nbytes) for number, nbytes in within.get(position, ())]
+        made += [(b, sizes[b]) for b in starting]
+        if position not in within and position < len(workspace) and workspace[position]:
+            made += [(beyond, workspace[position]), (beyond, 0)]
+        made += [(b, SWITCH if b in adopted else 0) for b in ending]
+    return tuple(made)
+
+
+def most_of(asked: Requests) -> int:
+    """Most bytes in use at a time, without padding."""
+    sizes: dict[int, int] = {}
+    now = most = 0
+    for number, nbytes in asked:
+        now += nbytes if nbytes > 0 else -sizes[number]
+        sizes[number] = nbytes
+        most = max(most, now)
+    return most
+
+
 @dataclass(frozen=True)
 class Allocation:
     """What a program takes in the allocator.
 
     Attributes:
-      peak_bytes: most bytes in use, as `get_memory_info` counts them.
+      worst_bytes: most bytes in use, as `get_memory_info` counts them, in any of the steps.
+      usual_bytes: the most in three steps of four: the padding differs from step to step.
       reserved_bytes: bytes of all regions at the end.
       fits: whether a limit, if there is one, was enough.
-      timeline: bytes in use while each node of the order runs, in the worst step.
     """
 
-    peak_bytes: int
+    worst_bytes: int
+    usual_bytes: int
     reserved_bytes: int
     fits: bool
-    timeline: Array
 
 
 def replay(
     lifetimes: Lifetimes,
-    workspace: Array,
-    pieces: Sequence[int] = (),
+    workspace: Sequence[int],
+    within: Mapping[int, Requests],
     *,
     limit: int | None = None,
     steps: int = 20,
@@ -149,63 +207,55 @@ def replay(
     """Runs some steps in the allocator.
 
     Function inputs and variables are allocated before the first step. A variable that was given
-    another buffer keeps it for the next step, with all of its padding. A node's workspace is
-    allocated after its outputs and freed before its inputs.
+    another buffer keeps it for the next step, with all of its padding.
 
     Args:
       lifetimes: when each buffer begins and ends.
-      workspace: bytes each node of the order holds while it runs.
-      pieces: in how many buffers; default: one.
+      workspace, within: as for `requests`.
       limit: the allocator's hard limit, which it has claimed at once.
       steps: how many; padding differs from one to the next.
     """
     pool = Bfc(limit)
     sizes = lifetimes.nbytes.tolist()
-    held: dict[int, _Chunk] = {}
-    begins: list[list[int]] = [[] for _ in range(max(1, len(lifetimes.program.order)))]
-    ends: list[list[int]] = [[] for _ in begins]
-    renewed = {before: after for before, after in lifetimes.variables if before != after}
+    renewed = {
+        before: after for before, after in lifetimes.variables if before != after and sizes[before]
+    }
     outlive = set(renewed.values())
-    for b in np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist():
-        is_given = lifetimes.is_input(b) and lifetimes.start[b] == 0 and b not in outlive
-        if is_given:
-            held[b] = pool.allocate(sizes[b])
-        else:
-            begins[lifetimes.start[b]].append(b)
-        if b not in outlive and (not is_given or b in renewed):
-            ends[lifetimes.end[b]].append(b)
-    most = np.zeros(len(begins), np.int64)
-    counts = pieces or [1] * len(begins)
-    scratch = [
-        [nbytes // count] * count for nbytes, count in zip(workspace.tolist(), counts, strict=True)
-    ]
+    here = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
+    given = {b for b in here if lifetimes.is_input(b) and not lifetimes.start[b]} - outlive
+    chunks = {b: pool.allocate(sizes[b]) for b in here if b in given}
+    kept = outlive | (given - renewed.keys())
+    asked = requests(lifetimes, workspace, within, held=given, kept=kept)
+    variables: dict[int, deque[int]] = {}  # by size
+    for before, _ in lifetimes.variables:
+        if before in given and before not in renewed:
+            variables.setdefault(sizes[before], deque()).append(before)
+    peaks = []
     for _ in range(steps):
-        timeline = np.array(_step(pool, held, sizes, scratch, begins, ends), np.int64)
-        most = timeline if timeline.max() > most.max() else most
+        peaks.append(_step(pool, chunks, asked, variables))
         for before, after in renewed.items():
-            if after in held and sizes[before]:
-                held[before] = held.pop(after)
-            elif after in held:  # a variable of the caller, which counts it
-                pool.release(held.pop(after))
-    return Allocation(int(most.max()), pool.reserved, pool.fits, most)
+            if after in chunks:
+                chunks[before] = chunks.pop(after)
+    usual = int(np.quantile(peaks, 0.75, method="higher"))
+    return Allocation(max(peaks), usual, pool.reserved, pool.fits)
 
 
 def _step(
-    pool: Bfc,
-    held: dict[int, _Chunk],
-    sizes: list[int],
-    scratch: list[list[int]],
-    begins: list[list[int]],
-    ends: list[list[int]],
-) -> list[int]:
-    timeline = []
-    for starting, ending, extra in zip(begins, ends, scratch, strict=True):
-        for b in starting:
-            held[b] = pool.allocate(sizes[b])
-        chunks = [pool.allocate(size) for size in extra if size]
-        timeline.append(pool.in_use)
-        for chunk in chunks:
-            pool.release(chunk)
-        for b in ending:
-            pool.release(held.pop(b))
-    return timeline
+    pool: Bfc, chunks: dict[int, _Chunk], asked: Requests, variables: Mapping[int, deque[int]]
+) -> int:
+    """Serves one step's requests; most bytes in use meanwhile.
+
+    Which variable adopts a buffer is not known here: those of its size take turns.
+    """
+    most, requested = pool.in_use, {}
+    for number, nbytes in asked:
+        if nbytes > 0:
+            chunks[number], requested[number] = pool.allocate(nbytes), nbytes
+            most = max(most, pool.in_use)
+            continue
+        like = variables.get(requested.get(number, 0)) if nbytes == SWITCH else None
+        if like:
+            like.rotate()
+            chunks[like[0]], chunks[number] = chunks[number], chunks[like[0]]
+        pool.release(chunks.pop(number))
+    return most

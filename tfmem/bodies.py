@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfmem.ir import Graph, Node, Value
+from tfmem.ir import Graph, Node
+from tfmem.liveness import Lifetimes
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,15 @@ Bodies = Mapping[str, tuple[Body, ...]]
 """The bodies of each node that runs any, in the order of the op's attributes."""
 
 
-def charged_elsewhere(caller: Node, body: Body, allocated: Callable[[int], int]) -> int:
-    """Bytes of a body's peak that count as its caller's inputs and outputs already.
+def inputs_shared(caller: Node, body: Body, found: Lifetimes) -> frozenset[int]:
+    """Buffers of a body that are its caller's inputs.
 
     A branch reads the node's inputs themselves. A loop does so in its first turn only: from then on
     the variables of the loop are buffers of their own, but for those handed on unchanged.
-    `allocated` says what a buffer of so many bytes takes on the device.
     """
-    sizes = list(caller.nbytes)
-    for argument in body.graph.nodes:
-        is_same = not caller.op.endswith("While") or Value(argument.name) in body.graph.outputs
-        if argument.is_input and is_same:
-            sizes.append(argument.nbytes[0])
-    return sum(map(allocated, sizes))
+    is_loop, outputs = caller.op.endswith("While"), set(body.graph.outputs)
+    return frozenset(
+        buffer
+        for buffer, number in enumerate(found.owner.tolist())
+        if found.is_input(buffer) and (not is_loop or found.program.value(number) in outputs)
+    )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-import numpy as np
-
-from tfmem.bodies import Bodies, Body, charged_elsewhere
+from tfmem.allocator import Requests, most_of, requests
+from tfmem.bodies import Bodies, Body, inputs_shared
 from tfmem.ir import Graph, Node
 from tfmem.liveness import lifetimes
 from tfmem.plan import Plan
-from tfmem.program import program
+from tfmem.program import Program, program
 
 GRANULARITY = 256
 """TensorFlow's BFC allocator rounds each allocation up to a multiple of this many bytes."""
@@ -31,7 +30,8 @@ class Costs:
       contention: part of the time of copies and of the host's nodes for which the device's own
         nodes stand still, because they share cores.
       granularity: every buffer takes a multiple of this many bytes on the device.
-      callers: nodes whose workspace is what the functions they run take: many buffers, not one.
+      requests: what the functions that a node runs ask of the allocator, by the node's name; what
+        that is above the node's outputs is its workspace.
       host_seconds: time each node runs if it is on the host; absent means as long as on the device.
     """
 
@@ -42,7 +42,7 @@ class Costs:
     latency: float = 1e-4
     contention: float = 0.0
     granularity: int = GRANULARITY
-    callers: frozenset[str] = frozenset()
+    requests: Mapping[str, Requests] = field(default_factory=dict)
     host_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def allocated(self, nbytes: int) -> int:
@@ -104,13 +104,15 @@ def static_costs(
     kind = "GPU" if "GPU" in device else "CPU"
     seconds = _seconds(graph, flops, rates or _RATES[kind])
     on_host = _seconds(graph, flops, _RATES["CPU"]) if kind != "CPU" else {}
-    scratch = dict(workspace or {})
+    made = Costs(seconds, dict(workspace or {}), host_seconds=on_host)
+    asked = {}
     for name, functions in (bodies or {}).items():
         if functions and name in graph.by_name:
-            scratch[name] = _body_bytes(graph.by_name[name], functions, device)
-    callers = frozenset(bodies or {})
-    made = Costs(seconds, scratch, callers=callers, host_seconds=on_host)
-    return with_link(made, _LINKS[kind])
+            caller = graph.by_name[name]
+            asked[name] = [
+                body_requests(caller, b, body_costs(b, device), Plan()) for b in functions
+            ]
+    return with_link(with_requests(made, graph, asked), _LINKS[kind])
 
 
 def _seconds(graph: Graph, flops: Mapping[str, float], rates: Rates) -> dict[str, float]:
@@ -164,13 +166,33 @@ def body_costs(body: Body, device: str) -> Costs:
     )
 
 
-def _body_bytes(caller: Node, bodies: tuple[Body, ...], device: str) -> int:
-    """Bytes that a loop or branch takes beside its own inputs and outputs."""
-    most = 0
-    for body in bodies:
-        inner = body_costs(body, device)
-        steps = program(body.graph, Plan())
-        held = [inner.allocated(inner.workspace.get(name, 0)) for name in steps.names]
-        timeline = lifetimes(steps, GRANULARITY).timeline() + np.array(held or [0], np.int64)
-        most = max(most, int(timeline.max()) - charged_elsewhere(caller, body, inner.allocated))
-    return most
+def body_requests(caller: Node, body: Body, costs: Costs, plan: Plan) -> Requests:
+    """What a planned body asks of the allocator beside its caller's inputs."""
+    steps = program(body.graph, plan)
+    found = lifetimes(steps, costs.granularity)
+    shared = inputs_shared(caller, body, found)
+    return requests(found, *scratch(steps, costs), held=shared, kept=shared)
+
+
+def scratch(steps: Program, costs: Costs) -> tuple[list[int], dict[int, Requests]]:
+    """Bytes that each node of an order holds while it runs; what those that run functions ask for.
+
+    The latter by position.
+    """
+    names = [steps.graph.priced[node] for node in steps.order]
+    asked = {i: costs.requests[name] for i, name in enumerate(names) if name in costs.requests}
+    return [costs.allocated(costs.workspace.get(name, 0)) for name in names], asked
+
+
+def with_requests(costs: Costs, graph: Graph, asked: Mapping[str, Sequence[Requests]]) -> Costs:
+    """Costs in which callers take what the largest of their bodies asks for."""
+    largest = {name: max(bodies, key=most_of) for name, bodies in asked.items()}
+    workspace = {
+        name: max(0, most_of(one) - sum(map(costs.allocated, graph.by_name[name].nbytes)))
+        for name, one in largest.items()
+    }
+    return replace(
+        costs,
+        workspace={**costs.workspace, **workspace},
+        requests={**costs.requests, **largest},
+    )

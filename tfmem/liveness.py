@@ -12,8 +12,9 @@ of the nodes that run on the device, both ends included. The rules, as TensorFlo
   What the function returns stays to the end.
 - A read of a variable shares its buffer. An update happens in place, unless a read is still alive:
   then the variable moves to a fresh copy, and the old buffer dies with its readers. Assignment
-  adopts the value's buffer. A variable that is accessed by rows anywhere (`Facts.is_sparse`) is in
-  copy-on-read mode: each read and each dense update makes a copy.
+  adopts the value's buffer; where the handle has no bytes, the variable is a caller's, which counts
+  one buffer for it before and after. A variable that is accessed by rows anywhere
+  (`Facts.is_sparse`) is in copy-on-read mode: each read and each dense update makes a copy.
 - A value that crosses to the host is held until the copy has landed; what comes back is a new
   buffer, from just after its trigger to its last user.
 """
@@ -259,9 +260,11 @@ class _Replay:
         old = self.variable[variable]
         if variable in self.graph.copied:
             buffer = self.make(self._handle(variable), 0, host)
-        self.refs[buffer] += 1
+        is_callers = not self.sizes[self._handle(variable)]
+        self.refs[buffer] += not is_callers
         self.variable[variable] = buffer
-        self.release(old)
+        if not is_callers or old == self.initial[variable]:
+            self.release(old)
 
     def _handle(self, variable: int) -> int:
         return self.graph.first[self.graph.variable_nodes[variable]]

@@ -9,7 +9,7 @@ function is never inlined into a caller, whose Grappler would do the same.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -87,10 +87,12 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
     library = dict(captured.library)
     for name, (before, after) in bodies.items():
         library[name] = _rewritten_body(library[name], before, after)
-    for function in _clone_functions(library, new_names):
+    for function in _clone_functions(library, bodies, new_names):
         func_graph._add_function(function)
 
-    graph_def = _graph_def(captured, graph, new_names)
+    graph_def = _graph_def(captured, graph)
+    _one_turn_at_a_time(graph_def.node, bodies)
+    _rename_functions(graph_def.node, new_names)
     placeholders = import_graph(func_graph, graph_def, captured.inputs)
     tensors = {item.name: t for item, t in zip(captured.inputs, placeholders, strict=True)}
     func_graph.inputs = placeholders
@@ -117,7 +119,7 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
 # Nodes.
 
 
-def _graph_def(captured: Captured, graph: Graph, new_names: Mapping[str, str]) -> GraphDef:
+def _graph_def(captured: Captured, graph: Graph) -> GraphDef:
     graph_def = tf.compat.v1.GraphDef()
     graph_def.versions.producer = tf.version.GRAPH_DEF_VERSION
     dtypes = dict(captured.dtypes)
@@ -138,8 +140,6 @@ def _graph_def(captured: Captured, graph: Graph, new_names: Mapping[str, str]) -
         node_def.name, node_def.device = node.name, ""  # see _set_devices
         node_def.input.extend(f"{n}:{i}" if i else n for n, i in node.inputs)
         node_def.input.extend(f"^{name}" for name in node.after)
-        if new_names:
-            _rename_functions([node_def], new_names)
     return graph_def
 
 
@@ -182,7 +182,9 @@ def _tensor(graph: FuncGraph, inputs: Mapping[str, tf.Tensor], value: Value) -> 
 # Functions that nodes refer to.
 
 
-def _clone_functions(library: Mapping[str, FunctionDef], new_names: Mapping[str, str]) -> list[Any]:
+def _clone_functions(
+    library: Mapping[str, FunctionDef], ordered: Container[str], new_names: Mapping[str, str]
+) -> list[Any]:
     """Registers the functions under names of their own; they live as long as what is returned.
 
     Grappler's version of a function may bear the name of the original, which is registered too.
@@ -192,6 +194,7 @@ def _clone_functions(library: Mapping[str, FunctionDef], new_names: Mapping[str,
         clone = type(function)()
         clone.CopyFrom(function)
         clone.signature.name = new_names[name]
+        _one_turn_at_a_time(clone.node_def, ordered)
         _rename_functions(clone.node_def, new_names)
         no_types = function_type_lib.FunctionType([])
         result.append(atomic_function.from_function_def(clone, no_types))
@@ -222,6 +225,13 @@ def _rewritten_body(function: FunctionDef, before: Graph, after: Graph) -> Funct
         node_def.name = node.name
         node_def.input.extend(f"^{name}" for name in node.after)
     return made
+
+
+def _one_turn_at_a_time(nodes: Iterable[NodeDef], ordered: Container[str]) -> None:
+    """Turns of a loop whose body has an order must not overlap; TensorFlow lets ten run at once."""
+    for node in nodes:
+        if node.op in ("While", "StatelessWhile") and node.attr["body"].func.name in ordered:
+            node.attr["parallel_iterations"].i = 1
 
 
 def _rename_functions(nodes: Iterable[NodeDef], new_names: Mapping[str, str]) -> None:

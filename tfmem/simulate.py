@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tfmem import liveness
 from tfmem.allocator import Allocation, replay
-from tfmem.costs import Costs
+from tfmem.costs import Costs, scratch
 from tfmem.ir import Graph, Value
 from tfmem.plan import Plan
 from tfmem.program import Program, program
@@ -25,9 +25,6 @@ Array = npt.NDArray[np.int64]
 
 _LEAST_STEPS, _MOST_STEPS, _EVENTS = 5, 20, 100_000
 """Steps replayed in the allocator, fewer in large graphs: its padding settles only after some."""
-
-_BODY_PIECES = 16
-"""Buffers that the workspace of a loop or branch is taken for: its own plan knows the real ones."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +100,11 @@ def allocate(graph: Graph, costs: Costs, plan: Plan, *, limit: int | None = None
     held, _ = _clocks(steps, costs)
     lifetimes = liveness.lifetimes(steps, costs.granularity, held)
     rounds = max(_LEAST_STEPS, min(_MOST_STEPS, _EVENTS // max(1, len(steps.order))))
-    workspace = _workspace(steps, costs)
-    pieces = [_BODY_PIECES if name in costs.callers else 1 for name in steps.names]
-    return replay(lifetimes, workspace, pieces, limit=limit, steps=rounds)
+    return replay(lifetimes, *scratch(steps, costs), limit=limit, steps=rounds)
 
 
 def _workspace(steps: Program, costs: Costs) -> Array:
-    priced = steps.graph.priced
-    scratch = [costs.allocated(costs.workspace.get(priced[node], 0)) for node in steps.order]
-    return np.array(scratch or [0], np.int64)
+    return np.array(scratch(steps, costs)[0] or [0], np.int64)
 
 
 def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -> Array:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tfmem.bodies import Bodies, Body, charged_elsewhere
-from tfmem.costs import Costs, body_costs
-from tfmem.ir import Graph
+from tfmem.bodies import Bodies, Body, inputs_shared
+from tfmem.costs import Costs, body_costs, body_requests, with_requests
+from tfmem.ir import Graph, Node
+from tfmem.liveness import lifetimes
 from tfmem.plan import BodyPlan, Plan
+from tfmem.program import program
 from tfmem.simulate import simulate
-
-_HOLES = 1.05
-"""How much more a planned body takes than in an allocator of its own: the buffers of its caller
-leave holes there (a loop over a training step: 44 MB measured, 42 alone)."""
 
 
 def costs_of(body: Body, costs: Costs, device: str) -> Costs:
@@ -52,12 +50,19 @@ def plan_bodies(
         if name not in room or not costs.workspace.get(name):
             continue
         for branch, body in enumerate(functions):
-            elsewhere = charged_elsewhere(graph.by_name[name], body, costs.allocated)
             free = room[name]
-            found = plan(body, None if free is None else max(1, int((free + elsewhere) / _HOLES)))
+            elsewhere = _elsewhere(graph.by_name[name], body, costs)
+            found = plan(body, None if free is None else max(1, free + elsewhere))
             if not found.is_noop:
                 made.append(BodyPlan(name, branch, found))
     return tuple(made)
+
+
+def _elsewhere(caller: Node, body: Body, costs: Costs) -> int:
+    """Bytes of a body that count as its caller's inputs and outputs already."""
+    found = lifetimes(program(body.graph, Plan()), costs.granularity)
+    shared = int(found.nbytes[sorted(inputs_shared(caller, body, found))].sum())
+    return shared + sum(map(costs.allocated, caller.nbytes))
 
 
 def charge(
@@ -67,19 +72,18 @@ def charge(
     if not plans:
         return costs
     planned = {(one.node, one.branch): one.plan for one in plans}
-    workspace, seconds = dict(costs.workspace), dict(costs.seconds)
+    seconds, asked = dict(costs.seconds), {}
     for name in {one.node for one in plans}:
-        most, slowdown = 0, 1.0
-        for branch, body in enumerate(bodies[name]):
-            plan = planned.get((name, branch))
-            if plan is None:
-                priced = costs_of(body, costs, device)
-                peak = simulate(body.graph, priced, Plan(device=device)).peak_bytes
-            else:
-                peak = plan.peak_bytes
-                slowdown = max(slowdown, plan.step_seconds / (plan.baseline_step_seconds or 1.0))
-            elsewhere = charged_elsewhere(graph.by_name[name], body, costs.allocated)
-            most = max(most, int(_HOLES * peak) - elsewhere)
-        workspace[name] = most
-        seconds[name] = seconds.get(name, 0.0) * slowdown
-    return replace(costs, workspace=workspace, seconds=seconds)
+        chosen = [planned.get((name, branch), Plan()) for branch in range(len(bodies[name]))]
+        asked[name] = [
+            body_requests(graph.by_name[name], body, _costs_within(body, costs, plan, device), plan)
+            for body, plan in zip(bodies[name], chosen, strict=True)
+        ]
+        slowdown = max(one.step_seconds / (one.baseline_step_seconds or 1.0) for one in chosen)
+        seconds[name] = seconds.get(name, 0.0) * max(1.0, slowdown)
+    return replace(with_requests(costs, graph, asked), seconds=seconds)
+
+
+def _costs_within(body: Body, costs: Costs, plan: Plan, device: str) -> Costs:
+    """Prices of a body's nodes, what is planned for its own bodies included."""
+    return charge(body.graph, costs_of(body, costs, device), body.bodies, plan.bodies, device)

@@ -59,7 +59,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         json.dumps(sorted(costs.workspace.items())),
         repr((costs.to_host, costs.from_host, costs.latency, costs.contention, costs.granularity)),
         json.dumps(sorted(costs.host_seconds.items())),
-        repr(sorted(costs.callers)),
+        json.dumps(sorted(costs.requests.items())),
         repr((request.device, request.host, request.budget, request.limit, request.max_slowdown)),
         repr(sorted(request.techniques)),
         *_texts(bodies or {}),

@@ -22,7 +22,7 @@ _UNORDERED = 1.2
 (a GPT: 602 MB measured, 526 predicted)."""
 
 
-_SHARES = (1.0, 0.9, 0.75, 0.5, 0.0)
+_SHARES = (1.0, 0.95, 0.9, 0.85, 0.75, 0.5, 0.0)
 """Parts of what is left free that bodies are planned for, one after the other: what is left free
 is known only once what is around them is planned."""
 
@@ -56,13 +56,15 @@ class Request:
 class Decision:
     """A plan with the simulations that it rests on.
 
-    The simulations compare plans; the peaks that the plan predicts are those of the allocator,
-    which pads what it hands out. `fits` says whether the holes between chunks leave room for it.
+    The simulations compare plans; the peaks that the plan predicts are the usual ones in the
+    allocator, which pads what it hands out. The budget is kept by `worst_bytes`, that of the step
+    it pads most. `fits` says whether the holes between chunks leave room for it.
     """
 
     plan: Plan
     before: Simulation
     after: Simulation
+    worst_bytes: int
     fits: bool = True
 
 
@@ -123,7 +125,7 @@ class _Inner:
     def plan(self, body: Body, budget: int | None) -> Plan:
         """The plan within a budget; if there is none, that with the least peak."""
         known = self.least.get(id(body))
-        if known is not None and budget is not None and budget <= known.peak_bytes:
+        if known is not None and budget is not None and budget <= (known.budget or 0):
             return known
         try:
             return self._plan(body, budget)
@@ -205,7 +207,7 @@ def _fastest(spaces: Iterator[Setting], policies: list[Candidate], budget: int) 
         kept = [one for one in found if one.keeps(budget)]
     if kept:
         return min(kept, key=lambda one: one.rank)
-    return min(found, key=lambda one: (not one.fits, one.peak_bytes))
+    return min(found, key=lambda one: (not one.fits, one.worst_bytes))
 
 
 def _policies(graph: Graph, costs: Costs, terms: Terms) -> list[Candidate]:
@@ -224,21 +226,22 @@ def _policies(graph: Graph, costs: Costs, terms: Terms) -> list[Candidate]:
 def _decision(found: Candidate, before: _Original, request: Request) -> Decision:
     plan = _predicted(found.plan, before, found.simulation, found.peak_bytes)
     plan = replace(plan, budget=request.budget)
-    return Decision(plan, before.simulation, found.simulation, found.fits)
+    return Decision(plan, before.simulation, found.simulation, found.worst_bytes, found.fits)
 
 
 @dataclass(frozen=True)
 class _Original:
-    """The original function: its simulation, its peak in the allocator, whether that has room."""
+    """The original function: its simulation, its peaks in the allocator, whether it has room."""
 
     simulation: Simulation
     peak_bytes: int
+    worst_bytes: int
     fits: bool
 
     def keeps(self, request: Request) -> bool:
         """Whether the budget holds even if much more runs at the same time than was foreseen."""
         least = min(request.budget or 0, request.limit or UNLIMITED)
-        return self.fits and self.peak_bytes * _UNORDERED <= least
+        return self.fits and self.worst_bytes * _UNORDERED <= least
 
 
 def judge(
@@ -296,13 +299,15 @@ def _unchanged(before: _Original, request: Request, reason: str) -> Decision:
     """The plan that leaves a graph as it is, and says why."""
     plan = Plan(device=request.device, host=request.host, budget=request.budget, reason=reason)
     plan = _predicted(plan, before, before.simulation, before.peak_bytes)
-    return Decision(plan, before.simulation, before.simulation, before.fits)
+    both = before.simulation, before.simulation
+    return Decision(plan, *both, before.worst_bytes, before.fits)
 
 
 def _original(graph: Graph, costs: Costs, request: Request) -> _Original:
     plan = Plan(device=request.device, host=request.host)
     allocation = allocate(graph, costs, plan, limit=request.limit)
-    return _Original(simulate(graph, costs, plan), allocation.peak_bytes, allocation.fits)
+    peaks = allocation.usual_bytes, allocation.worst_bytes
+    return _Original(simulate(graph, costs, plan), *peaks, allocation.fits)
 
 
 def _predicted(plan: Plan, before: _Original, after: Simulation, peak_bytes: int) -> Plan:
@@ -326,8 +331,8 @@ def _checked(found: Decision, request: Request, before: _Original) -> Decision:
         )
         found = _unchanged(before, request, reason)
     plan = found.plan
-    if request.budget is not None and (plan.peak_bytes > request.budget or not found.fits):
-        raise BudgetError(_unreachable(found, request), plan.peak_bytes)
+    if request.budget is not None and (found.worst_bytes > request.budget or not found.fits):
+        raise BudgetError(_unreachable(found, request), found.worst_bytes)
     limit = request.max_slowdown
     if limit is not None and plan.step_seconds > limit * plan.baseline_step_seconds:
         raise BudgetError(
@@ -351,7 +356,7 @@ def _unreachable(found: Decision, request: Request) -> str:
     )
     return (
         f"the budget of {format_bytes(request.budget)} cannot be met on {request.device}: "
-        f"the least reachable peak is {format_bytes(found.plan.peak_bytes)}, made up at "
+        f"the least reachable peak is {format_bytes(found.worst_bytes)}, made up at "
         f"{found.after.peak_node!r} of\n{largest}\nraise the budget, allow more techniques than "
         f"{', '.join(sorted(request.techniques))}, or make the batch smaller{hint}"
     )

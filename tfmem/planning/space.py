@@ -24,13 +24,13 @@ from tfmem.planning.rehearsal import NEVER, Knobs, Schedule, Stage, Unreachable,
 from tfmem.planning.schedule import plan_of
 from tfmem.simulate import Simulation, allocate, simulate
 
-_STEP = 0.85
+_STEP = 0.92
 """Ratio of one limit to the next, of what is above the bytes that stay."""
 
-_LIMITS = 32
+_LIMITS = 60
 """Number of limits: down to 1/150 of what is above the bytes that stay."""
 
-_LOST = 3
+_LOST = 6
 """Limits in a row that cannot be kept before those below are given up."""
 
 _HALVINGS = 3
@@ -81,8 +81,13 @@ class Candidate:
 
     @property
     def peak_bytes(self) -> int:
-        """Its peak in the allocator, whichever nodes of the window run together."""
-        return self._allocation.peak_bytes + self.loose_bytes
+        """Its usual peak in the allocator, whichever nodes of the window run together."""
+        return self._allocation.usual_bytes + self.loose_bytes
+
+    @property
+    def worst_bytes(self) -> int:
+        """The peak of the step that the allocator pads most."""
+        return self._allocation.worst_bytes + self.loose_bytes
 
     @property
     def loose_bytes(self) -> int:
@@ -93,7 +98,7 @@ class Candidate:
         """Whether the budget holds, and the allocator's limit with all the holes between chunks."""
         if self.simulation.window_peak_bytes > min(budget, self.room):
             return False  # the allocator only adds to it
-        return self.fits and self.peak_bytes <= budget
+        return self.fits and self.worst_bytes <= budget
 
     @property
     def rank(self) -> tuple[float, int, int]:
