@@ -24,6 +24,14 @@ def updates_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
     return tuple(form.names[n] for n in _Walk(graph, [form.number[name] for name in order]).run())
 
 
+def movable_nodes(graph: Graph) -> frozenset[str]:
+    """The nodes that `updates_first` moves; all others keep their order among each other."""
+    form = compact(graph)
+    return frozenset(
+        name for name, is_one in zip(form.names, _movable(graph, form), strict=True) if is_one
+    )
+
+
 def shapes_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
     """The order with nodes that want only a value's shape right behind what they wait for."""
     waiting = {
@@ -93,16 +101,19 @@ class _Walk:
 
 
 def _movable(graph: Graph, form: Compact) -> list[bool]:
-    """Updates of variables, and light nodes all of whose readers are movable."""
+    """Updates of variables; reads of them and light nodes, all of whose readers are movable."""
     returned = {value.node for value in graph.outputs}
     movable = [False] * len(form.names)
     for number in reversed(range(len(form.names))):
-        node, readers = graph.nodes[number], form.successors[number]
+        node, kind = graph.nodes[number], form.kind[number]
         if node.name in returned:
             continue
-        is_update = form.kind[number] in (UPDATE, ASSIGN)
-        is_light = facts_of(node.op).is_light and bool(readers)
-        movable[number] = (is_update or is_light) and all(movable[reader] for reader in readers)
+        names = (name for value in node.values for name in graph.consumers.get(value, ()))
+        readers = [form.number[name] for name in names]
+        is_light = facts_of(node.op).is_light or kind == READ
+        movable[number] = all(movable[reader] for reader in readers) and (
+            kind in (UPDATE, ASSIGN) or (is_light and bool(readers))
+        )
     return movable
 
 

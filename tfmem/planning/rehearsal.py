@@ -14,22 +14,16 @@ keeps the stretches between kept values short. What has to be kept longer for it
 below the line. This is the rule of dynamic tensor rematerialization
 (M. Kirisame et al., arXiv 2006.09616), used ahead of time, when the next use is known.
 
-Terms: a *storage* is what a value and its views share, named by the value that was made first. A
-value that is gone is *pledged* if a later node needs it.
+A value that is gone is *pledged* if a later node needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
-from tfmem.compact import ASSIGN, KEPT, PLAIN, READ, UPDATE, VIEW, Compact
-from tfmem.costs import Costs
-
-NEVER = float("inf")
+from tfmem.planning.crowd import Crowd, Groups
+from tfmem.planning.stage import NEVER, Stage
 
 _MOST_REPEATS = 3
 """Clones for each node of the order before a limit counts as out of reach: thrashing has no end."""
@@ -98,104 +92,6 @@ class Unreachable(Exception):
     """The limit cannot be kept: nothing is left that may leave, or all is computed many times."""
 
 
-class Stage:
-    """What rehearsals of one graph in one order have in common.
-
-    Attributes:
-      form: the graph.
-      order: nodes of the device.
-      fixed_bytes: what is in use for the whole step: inputs, variables, constants.
-    """
-
-    def __init__(
-        self, form: Compact, costs: Costs, order: Sequence[int], away: Sequence[bool]
-    ) -> None:
-        self.form, self.costs, self.order, self.away = form, costs, list(order), away
-        self.seconds = [costs.seconds.get(name, 0.0) for name in form.priced]
-        self.scratch = [costs.allocated(costs.workspace.get(name, 0)) for name in form.priced]
-        self.size = [costs.allocated(nbytes) for nbytes in form.nbytes]
-        self.fixed_bytes = 0
-        self.root = self._roots()
-        self.members: list[list[int]] = [[] for _ in self.size]
-        for value, root in enumerate(self.root):
-            if root >= 0:
-                self.members[root].append(value)
-        self.readers: list[list[int]] = [[] for _ in self.size]
-        self.uses: list[list[int]] = [[] for _ in self.size]  # of each storage, by position
-        self.is_sent = [False] * len(self.size)
-        self.began = np.concatenate(([0.0], np.cumsum([self.seconds[node] for node in order])))
-        self._find_uses()
-        self.stays = [False] * len(self.size)
-        for value in form.returned:
-            if self.root[value] >= 0:
-                self.stays[self.root[value]] = True
-        self.contents = self._contents()
-        self.may_repeat = [self._may_repeat(node) for node in range(len(form.names))]
-
-    def _roots(self) -> list[int]:
-        """The storage of each value; -1 for what is there for the whole step."""
-        form, root = self.form, [-1] * len(self.size)
-        for node, kind in enumerate(form.kind):
-            values = range(form.first[node], form.first[node + 1])
-            for value in values:
-                if kind == VIEW:
-                    root[value] = root[form.source[node]]
-                elif kind == PLAIN or (kind == READ and form.variables[node][0] in form.copied):
-                    root[value] = value
-                elif kind == KEPT and not self.away[node]:
-                    self.fixed_bytes += self.size[value]
-                if self.away[node] and kind in (READ, VIEW, PLAIN):
-                    root[value] = value
-        for variable in form.variable_nodes:
-            if not self.away[variable]:
-                self.fixed_bytes += self.size[form.first[variable]]
-        return root
-
-    def _contents(self) -> list[list[tuple[int, float]]]:
-        """For each node, the contents of variables that it reads: (bytes, when they are updated).
-
-        A node that runs again after the update needs the old contents, which then are a copy.
-        """
-        form = self.form
-        updated = [NEVER] * len(form.variable_nodes)
-        for position, node in enumerate(self.order):
-            if form.kind[node] in (UPDATE, ASSIGN):
-                for variable in form.variables[node]:
-                    updated[variable] = min(updated[variable], float(self.began[position]))
-        shared: dict[int, tuple[int, float]] = {}  # by value that shares a variable's buffer
-        contents = []
-        for node, kind in enumerate(form.kind):
-            read = [shared[value] for value in form.reads[node] if value in shared]
-            first = form.first[node]
-            if kind == READ and form.variables[node][0] not in form.copied:
-                shared[first] = (self.size[first], updated[form.variables[node][0]])
-            elif kind == VIEW and read:
-                shared[first] = read[0]
-            contents.append(read)
-        return contents
-
-    def _find_uses(self) -> None:
-        form = self.form
-        for position, node in enumerate(self.order):
-            for value in dict.fromkeys(form.reads[node]):
-                root = self.root[value]
-                if root >= 0:
-                    self.readers[root].append(node)
-                    if self.uses[root][-1:] != [position]:
-                        self.uses[root].append(position)
-        for node, is_away in enumerate(self.away):
-            for value in form.reads[node] if is_away else ():
-                root = self.root[value]
-                if root >= 0 and not self.away[form.producer[root]]:
-                    self.is_sent[root] = True
-
-    def _may_repeat(self, node: int) -> bool:
-        form = self.form
-        if self.away[node] or not form.may_repeat[node] or form.kind[node] not in (PLAIN, VIEW):
-            return False
-        return not any(self.is_sent[form.first[node] : form.first[node + 1]])
-
-
 class Rehearsal:
     """One run of a stage's order under a limit."""
 
@@ -215,12 +111,12 @@ class Rehearsal:
         self.next = [0] * count  # index into the uses of each storage
         self.pot = [NEVER] * count  # when values that are gone will need each storage
         self.locked = [0] * count
-        self.group = [0] * count  # of each storage that is pledged; see `_Groups`
-        self.groups = _Groups()
+        self.group = [0] * count  # of each storage that is pledged; see `crowd.Groups`
+        self.groups = Groups()
         self.left = _MOST_REPEATS * len(stage.order)  # runs of clones until it is given up
         self.turns = [0] * len(stage.form.names)  # how often each node was run again
         self.postponed: list[int] = []  # storages that could not leave yet
-        self.crowd = _Crowd(knobs.patience)
+        self.crowd = Crowd(knobs.patience)
         for node, is_away in enumerate(stage.away):
             if is_away:
                 for value in range(stage.form.first[node], stage.form.first[node + 1]):
@@ -603,85 +499,6 @@ class Rehearsal:
         self.pot[root] = min(map(self._due, self._pledged(root)), default=NEVER)
         if self.here[root] and not self.locked[root]:
             self._offer(root)
-
-
-class _Groups:
-    """Sets of neighbouring nodes that are to run again, with their seconds (union-find)."""
-
-    def __init__(self) -> None:
-        self.parent = [0]
-        self.seconds = [0.0]
-
-    def add(self, seconds: float) -> int:
-        self.parent.append(len(self.parent))
-        self.seconds.append(seconds)
-        return len(self.parent) - 1
-
-    def find(self, group: int) -> int:
-        parent = self.parent
-        while parent[group] != group:
-            parent[group] = parent[parent[group]]
-            group = parent[group]
-        return group
-
-    def join(self, first: int, second: int) -> None:
-        first, second = self.find(first), self.find(second)
-        if first != second:
-            self.parent[second] = first
-            self.seconds[first] += self.seconds[second]
-
-
-class _Crowd:
-    """The storages that may leave, in arrays, so that the least score is found at once."""
-
-    def __init__(self, patience: float, smallest: int = 1) -> None:
-        self.patience, self.smallest = patience, smallest
-        self.place: dict[int, int] = {}
-        self.roots = np.zeros(1024, np.int64)
-        self.weight = np.zeros(1024)  # price / bytes
-        self.due = np.zeros(1024)
-        self.nbytes = np.zeros(1024)
-
-    def __len__(self) -> int:
-        return len(self.place)
-
-    def put(self, root: int, nbytes: int, due: float, price: float) -> None:
-        place = self.place.get(root)
-        if place is None:
-            place = self.place[root] = len(self.place)
-            if place == len(self.roots):
-                for name in ("roots", "weight", "due", "nbytes"):
-                    setattr(self, name, np.resize(getattr(self, name), 2 * place))
-        self.roots[place] = root
-        self.nbytes[place] = max(1, nbytes)
-        self.weight[place] = price / max(1, nbytes)
-        self.due[place] = due
-
-    def rescore(self, root: int, score: float, clock: float) -> None:
-        place = self.place[root]
-        gap = max(float(self.due[place]) - clock, 1e-9) ** self.patience
-        self.weight[place] = score * min(gap, 1e30)
-
-    def take(self, root: int) -> None:
-        place = self.place.pop(root, None)
-        if place is None:
-            return
-        last = len(self.place)
-        if place != last:
-            for array in (self.roots, self.weight, self.due, self.nbytes):
-                array[place] = array[last]
-            self.place[int(self.roots[place])] = place
-
-    def least(self, clock: float) -> tuple[int, float]:
-        """The storage with the least score, and that; -1 if there is none."""
-        count = len(self.place)
-        if not count:
-            return -1, NEVER
-        gap = np.clip(self.due[:count] - clock, 1e-9, 1e30) ** self.patience
-        with np.errstate(invalid="ignore"):
-            score = self.weight[:count] / gap
-        place = int(np.argmin(np.where(np.isnan(score), np.inf, score)))
-        return int(self.roots[place]), float(score[place])
 
 
 def rehearse(stage: Stage, limit: int, knobs: Knobs) -> Schedule:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from tfmem.ir import Value
 from tfmem.plan import Fetch, Placement, Plan, Recomputation, Transfer, clone_name
-from tfmem.planning.rehearsal import Crossing, Schedule, Stage, Step
+from tfmem.planning.rehearsal import Crossing, Schedule, Step
+from tfmem.planning.stage import Stage
 
 
 def plan_of(

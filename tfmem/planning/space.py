@@ -17,11 +17,12 @@ from tfmem.compact import compact
 from tfmem.costs import Costs
 from tfmem.ir import Graph
 from tfmem.plan import Plan
-from tfmem.planning.early import shapes_first, updates_first
+from tfmem.planning.early import movable_nodes, shapes_first, updates_first
 from tfmem.planning.order import memory_order, program_order
 from tfmem.planning.place import moved_nodes, placement_levels, variables_on
-from tfmem.planning.rehearsal import NEVER, Knobs, Schedule, Stage, Unreachable, rehearse
+from tfmem.planning.rehearsal import Knobs, Schedule, Unreachable, rehearse
 from tfmem.planning.schedule import plan_of
+from tfmem.planning.stage import NEVER, Stage
 from tfmem.simulate import Simulation, allocate, simulate
 
 _STEP = 0.92
@@ -270,11 +271,13 @@ def settings(graph: Graph, costs: Costs, terms: Terms) -> Iterator[Setting]:
 
 
 def _order(graph: Graph, costs: Costs, device: str) -> tuple[str, ...]:
-    """Of two orders the one with fewer bytes in use on the average of all moments."""
+    """Of two orders the one with fewer bytes in use beside the nodes that keep their order."""
     by_peak = memory_order(graph, costs, device)
-    orders = (by_peak, updates_first(graph, by_peak))
+    movable = movable_nodes(graph)
 
-    def mean(order: tuple[str, ...]) -> float:
-        return float(simulate(graph, costs, Plan(order=order, device=device)).timeline.mean())
+    def total(order: tuple[str, ...]) -> int:
+        found = simulate(graph, costs, Plan(order=order, device=device))
+        rows = zip(found.order, found.timeline.tolist(), strict=True)
+        return sum(nbytes for name, nbytes in rows if name not in movable)
 
-    return min(orders, key=mean)
+    return min(by_peak, updates_first(graph, by_peak), key=total)
