@@ -70,7 +70,7 @@ def _compared(make: Any, share: float) -> dict[str, Any]:
     ]
     slots = [tf.Variable(tf.zeros([WIDTH, WIDTH])) for _ in weights]
     for weight in weights:
-        weight.assign(0.1 * weight)
+        weight.assign(0.06 * weight)
     x = tf.random.stateless_normal([ROWS, WIDTH], [3, 4])
     start = [variable.numpy() for variable in (*weights, *slots)]
     own = 4 * WIDTH * WIDTH * 2 * LAYERS + 4 * ROWS * WIDTH

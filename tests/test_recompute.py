@@ -41,7 +41,6 @@ def test_twenty_steps_are_equal_with_every_technique_at_once(model: str) -> None
     assert facts["predicted"] <= facts["budget"] < facts["before"]
     original, _, optimized = facts["measured"]
     assert optimized < original
-    assert optimized <= 1.15 * facts["budget"]  # padding in models of a few MB
 
 
 def test_masks_that_are_drawn_anew_each_step_are_kept() -> None:

@@ -11,6 +11,7 @@ Source: `xla/tsl/framework/bfc_allocator.cc` (`FindChunkPtr`, `Extend`, `Merge`)
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
@@ -22,6 +23,9 @@ from tfmem.liveness import Lifetimes
 
 _MOST_PADDING = 128 * 2**20
 _FIRST_REGION = 2 * 2**20
+
+GRAIN = 256
+"""Each request is rounded up to a multiple of so many bytes."""
 
 
 @dataclass(slots=True)
@@ -196,6 +200,10 @@ class Allocation:
     fits: bool
 
 
+_STRAYS = 6
+"""Small tensors left behind by what ran before, in a replay that does not begin in order."""
+
+
 def replay(
     lifetimes: Lifetimes,
     workspace: Sequence[int],
@@ -204,7 +212,7 @@ def replay(
     limit: int | None = None,
     steps: int = 20,
 ) -> Allocation:
-    """Runs some steps in the allocator.
+    """Runs some steps in the allocator, half of them after something else has run there.
 
     Function inputs and variables are allocated before the first step. A variable that was given
     another buffer keeps it for the next step, with all of its padding.
@@ -212,50 +220,81 @@ def replay(
     Args:
       lifetimes: when each buffer begins and ends.
       workspace, within: as for `requests`.
-      limit: the allocator's hard limit, which it has claimed at once.
+      limit: the allocator's hard limit, which it has claimed at once; `fits` is about an allocator
+        that was empty before.
       steps: how many; padding differs from one to the next.
     """
+    step = _Step(lifetimes, workspace, within)
     pool = Bfc(limit)
-    sizes = lifetimes.nbytes.tolist()
-    renewed = {
-        before: after for before, after in lifetimes.variables if before != after and sizes[before]
-    }
-    outlive = set(renewed.values())
-    here = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
-    given = {b for b in here if lifetimes.is_input(b) and not lifetimes.start[b]} - outlive
-    chunks = {b: pool.allocate(sizes[b]) for b in here if b in given}
-    kept = outlive | (given - renewed.keys())
-    asked = requests(lifetimes, workspace, within, held=given, kept=kept)
-    variables: dict[int, deque[int]] = {}  # by size
-    for before, _ in lifetimes.variables:
-        if before in given and before not in renewed:
-            variables.setdefault(sizes[before], deque()).append(before)
-    peaks = []
-    for _ in range(steps):
-        peaks.append(_step(pool, chunks, asked, variables))
-        for before, after in renewed.items():
-            if after in chunks:
-                chunks[before] = chunks.pop(after)
+    peaks = step.run(pool, -(-steps // 2))
+    for seed, count in enumerate((steps // 4, steps // 2 - steps // 4)):
+        other = Bfc(None if limit is None else 2 * limit)
+        _litter(other, step.sizes, random.Random(seed))
+        peaks += step.run(other, count)
     usual = int(np.quantile(peaks, 0.75, method="higher"))
     return Allocation(max(peaks), usual, pool.reserved, pool.fits)
 
 
-def _step(
-    pool: Bfc, chunks: dict[int, _Chunk], asked: Requests, variables: Mapping[int, deque[int]]
-) -> int:
-    """Serves one step's requests; most bytes in use meanwhile.
+def _litter(pool: Bfc, sizes: Sequence[int], choose: random.Random) -> None:
+    """Leaves small chunks between holes of various sizes."""
+    holes = []
+    for _ in range(_STRAYS):
+        holes.append(pool.allocate(max(choose.choice(sizes), GRAIN) if sizes else GRAIN))
+        pool.allocate(GRAIN)
+    for hole in holes:
+        pool.release(hole)
 
-    Which variable adopts a buffer is not known here: those of its size take turns.
-    """
-    most, requested = pool.in_use, {}
-    for number, nbytes in asked:
-        if nbytes > 0:
-            chunks[number], requested[number] = pool.allocate(nbytes), nbytes
-            most = max(most, pool.in_use)
-            continue
-        like = variables.get(requested.get(number, 0)) if nbytes == SWITCH else None
-        if like:
-            like.rotate()
-            chunks[like[0]], chunks[number] = chunks[number], chunks[like[0]]
-        pool.release(chunks.pop(number))
-    return most
+
+class _Step:
+    """One step of a program, to be run in allocators, any number of times in each."""
+
+    def __init__(
+        self, lifetimes: Lifetimes, workspace: Sequence[int], within: Mapping[int, Requests]
+    ) -> None:
+        sizes = self.sizes = lifetimes.nbytes.tolist()
+        pairs = lifetimes.variables
+        self.renewed = {old: new for old, new in pairs if old != new and sizes[old]}
+        outlive = set(self.renewed.values())
+        here = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
+        is_given = (lifetimes.is_input(b) and not lifetimes.start[b] for b in here)
+        self.given = [b for b, is_one in zip(here, is_given, strict=True) if is_one]
+        self.given = [b for b in self.given if b not in outlive]
+        held = set(self.given)
+        kept = outlive | (held - self.renewed.keys())
+        self.requests = requests(lifetimes, workspace, within, held=held, kept=kept)
+        self.callers = [old for old, _ in pairs if old in held and old not in self.renewed]
+
+    def run(self, pool: Bfc, steps: int) -> list[int]:
+        """Most bytes in use in each step, beside what was there before."""
+        before = pool.in_use
+        chunks = {b: pool.allocate(self.sizes[b]) for b in self.given}
+        variables: dict[int, deque[int]] = {}  # by size
+        for b in self.callers:
+            variables.setdefault(self.sizes[b], deque()).append(b)
+        peaks = []
+        for _ in range(steps):
+            peaks.append(self._most(pool, chunks, variables) - before)
+            for old, new in self.renewed.items():
+                if new in chunks:
+                    chunks[old] = chunks.pop(new)
+        return peaks
+
+    def _most(
+        self, pool: Bfc, chunks: dict[int, _Chunk], variables: Mapping[int, deque[int]]
+    ) -> int:
+        """Serves one step's requests; most bytes in use meanwhile.
+
+        Which variable adopts a buffer is not known here: those of its size take turns.
+        """
+        most, requested = pool.in_use, {}
+        for number, nbytes in self.requests:
+            if nbytes > 0:
+                chunks[number], requested[number] = pool.allocate(nbytes), nbytes
+                most = max(most, pool.in_use)
+                continue
+            like = variables.get(requested.get(number, 0)) if nbytes == SWITCH else None
+            if like:
+                like.rotate()
+                chunks[like[0]], chunks[number] = chunks[number], chunks[like[0]]
+            pool.release(chunks.pop(number))
+        return most

@@ -6,15 +6,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from tfmem.allocator import Requests, most_of, requests
+from tfmem.allocator import GRAIN, Requests, most_of, requests
 from tfmem.bodies import Bodies, Body, inputs_shared
 from tfmem.ir import Graph, Node
 from tfmem.liveness import lifetimes
 from tfmem.plan import Plan
 from tfmem.program import Program, program
-
-GRANULARITY = 256
-"""TensorFlow's BFC allocator rounds each allocation up to a multiple of this many bytes."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Costs:
     from_host: float = 1e9
     latency: float = 1e-4
     contention: float = 0.0
-    granularity: int = GRANULARITY
+    granularity: int = GRAIN
     requests: Mapping[str, Requests] = field(default_factory=dict)
     host_seconds: Mapping[str, float] = field(default_factory=dict)
 
