@@ -179,3 +179,24 @@ def dropped(_: Any = None) -> dict[str, Any]:
             facts["clones"] = [one.node for one in function.plan(x).recomputations]
         facts["losses"].append([float(function(x)) for _ in range(5)])
     return facts
+
+
+def crowded(model: str, _: Any = None) -> dict[str, Any]:
+    """Steps within a budget that another model's variables take a part of."""
+    import tensorflow as tf
+
+    task = built(model)
+    function = tf.function(task.step)
+    batch = next(iter(task.batches))
+    alone = tfmem.optimize(function, budget=2**40).plan(*batch).baseline_peak_bytes
+    other = tf.Variable(tf.zeros([alone // 4]))
+    budget = int(1.6 * alone)
+    facts: dict[str, Any] = {"alone": alone, "budget": budget, "said": ""}
+    try:
+        tfmem.optimize(function, budget=alone).plan(*batch)
+    except tfmem.BudgetError as error:
+        facts |= {"said": str(error), "least": error.least_bytes}
+    step = tfmem.optimize(function, budget=budget)
+    facts["predicted"] = step.plan(*batch).peak_bytes
+    facts["measured"] = measure.measure(step, *batch, steps=8).peak_bytes
+    return facts | {"other": other.shape.num_elements()}

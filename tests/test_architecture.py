@@ -22,7 +22,14 @@ TOUCHES_PRIVATE_PARTS = {
     "tracing",
     "variables",
 }
-KNOWS_TENSORFLOW = TOUCHES_PRIVATE_PARTS | {"api", "devices", "signature", "host", "host_server"}
+KNOWS_TENSORFLOW = TOUCHES_PRIVATE_PARTS | {
+    "api",
+    "devices",
+    "host",
+    "host_server",
+    "request",
+    "signature",
+}
 
 
 def modules() -> dict[str, Path]:

@@ -49,3 +49,12 @@ def test_masks_that_are_drawn_anew_each_step_are_kept() -> None:
     assert not any("RandomUniform" in name for name in facts["clones"])
     np.testing.assert_array_equal(*facts["losses"])
     assert len(set(facts["losses"][0])) == 5
+
+
+def test_what_others_hold_on_the_device_is_part_of_the_budget() -> None:
+    facts = run("crowded", "gpt")
+    assert facts["predicted"] <= facts["budget"]
+    assert facts["measured"] <= 1.05 * facts["budget"]
+    assert facts["predicted"] == pytest.approx(facts["measured"], rel=0.1)
+    assert "beside the function" in facts["said"]
+    assert facts["least"] > facts["alone"]

@@ -220,26 +220,27 @@ def replay(
     Args:
       lifetimes: when each buffer begins and ends.
       workspace, within: as for `requests`.
-      limit: the allocator's hard limit, which it has claimed at once; `fits` is about an allocator
-        that was empty before.
+      limit: the allocator's hard limit, which it has claimed at once.
       steps: how many; padding differs from one to the next.
     """
     step = _Step(lifetimes, workspace, within)
-    pool = Bfc(limit)
-    peaks = step.run(pool, -(-steps // 2))
+    first = Bfc(limit)
+    pools, peaks = [first], step.run(first, -(-steps // 2))
     for seed, count in enumerate((steps // 4, steps // 2 - steps // 4)):
-        other = Bfc(None if limit is None else 2 * limit)
-        _litter(other, step.sizes, random.Random(seed))
-        peaks += step.run(other, count)
+        pools.append(Bfc(limit))
+        _litter(pools[-1], step.sizes, random.Random(seed))
+        peaks += step.run(pools[-1], count)
     usual = int(np.quantile(peaks, 0.75, method="higher"))
-    return Allocation(max(peaks), usual, pool.reserved, pool.fits)
+    return Allocation(max(peaks), usual, first.reserved, all(pool.fits for pool in pools))
 
 
 def _litter(pool: Bfc, sizes: Sequence[int], choose: random.Random) -> None:
     """Leaves small chunks between holes of various sizes."""
+    most = max(sizes, default=0) if pool.limit is None else pool.limit // (2 * _STRAYS)
+    sizes = [size for size in sizes if GRAIN <= size <= most] or [GRAIN]
     holes = []
     for _ in range(_STRAYS):
-        holes.append(pool.allocate(max(choose.choice(sizes), GRAIN) if sizes else GRAIN))
+        holes.append(pool.allocate(choose.choice(sizes)))
         pool.allocate(GRAIN)
     for hole in holes:
         pool.release(hole)

@@ -10,22 +10,21 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
 import tensorflow as tf
 from tqdm import tqdm
 
-from tfmem import devices, measure, variables
 from tfmem import host as host_module
+from tfmem import measure, variables
 from tfmem.arguments import flat_arguments
 from tfmem.bodies import Bodies
-from tfmem.budget import format_bytes
 from tfmem.capture import Captured, capture
 from tfmem.clones import with_clones
 from tfmem.costs import Costs
-from tfmem.errors import BudgetError, Error, HostMemoryError
+from tfmem.errors import BudgetError, Error
 from tfmem.ir import Graph, Value
 from tfmem.options import Options, checked_options
 from tfmem.passes.linearise import Linearise
@@ -43,13 +42,11 @@ from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.pricing import Tracing, measured, price
 from tfmem.rebuild import Rewritten, rebuild
 from tfmem.report import Alive, Report
+from tfmem.request import bytes_beside, check_host_memory, have_room, request_of
 from tfmem.signature import signature_of
 from tfmem.tracing import canonical_arguments, fresh, is_recorded
 
 _log = logging.getLogger("tfmem")
-
-_ROOM_FOR_VARIABLES = 0.8
-"""Part of the budget that variables made while tracing, and those before them, may fill."""
 
 _SLOW = 1.0
 """Seconds of planning from which on a plan is kept on disk."""
@@ -255,8 +252,9 @@ class Optimized:
 
     def _planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry:
         start = time.perf_counter()
-        request = _request(self._options)
+        request = request_of(self._options)
         captured = self._capture(request, args, kwargs)
+        request = replace(request, beside=bytes_beside(captured, request))
         graph = Prune()(captured.graph)
         strategy = self._options.strategy
         profile = "static" if strategy else self._options.profile
@@ -269,7 +267,7 @@ class Optimized:
             decision = carry_out(graph, costs, request, strategy)
         else:
             decision = _decided(graph, costs, request, captured.bodies)
-        _check_host_memory(decision.plan)
+        check_host_memory(decision.plan)
         seconds = time.perf_counter() - start
         return _Entry(captured, graph, decision, seconds, variables.moves(), tracing)
 
@@ -278,7 +276,7 @@ class Optimized:
         host = request.host if "place" in request.techniques else ""
         with variables.created_on(host, strategy.may_place) as created:
             concrete = self.original.get_concrete_function(*args, **kwargs)
-        if created and self._options.strategy is None and _have_room(created, concrete, request):
+        if created and self._options.strategy is None and have_room(created, concrete, request):
             variables.move_variables(created, request.device)
             self._forget()
             concrete = self.original.get_concrete_function(*args, **kwargs)
@@ -383,71 +381,6 @@ def _rewritten_bodies(bodies: Bodies, plan: Plan) -> dict[str, tuple[Graph, Grap
 
 def _observe(done: Pass, before: Graph, after: Graph, seconds: float) -> None:
     _log.debug("%s: %d to %d nodes, %.2f s", type(done).__name__, len(before), len(after), seconds)
-
-
-def _request(options: Options) -> Request:
-    """Devices found, limits filled in.
-
-    Raises:
-      tfmem.Error: a device does not exist, or the host is the scarce device.
-    """
-    device = devices.full_name(options.device or devices.scarce())
-    named = options.host
-    host = devices.full_name(named) if named else variables.default_host(device)
-    if host == device:
-        raise Error(
-            f"host={options.host!r} is the device whose memory is scarce ({device}): nothing would "
-            "be freed by moving tensors there. Name a device with memory of its own: start "
-            "tfmem.host_process() and pass the name that it yields"
-        )
-    most = measure.device_limit(device)
-    budget = options.budget
-    if budget is None and options.strategy is None:
-        budget = most
-    if budget is not None and most is not None and budget > most:
-        _log.warning(
-            "the budget of %s is above what %s has; its limit of %s holds",
-            format_bytes(budget),
-            device,
-            format_bytes(most),
-        )
-        budget = most
-    techniques = options.techniques if host else options.techniques - {"swap", "place"}
-    if options.budget is not None and not techniques:
-        why = (
-            "all of them need a host, and there is none"
-            if options.techniques
-            else "none is allowed"
-        )
-        raise Error(
-            f"techniques={sorted(options.techniques)}: {why}; allow order or recompute, or name a "
-            "device in host=... (tfmem.host_process() lends the memory of a second process)"
-        )
-    limit = measure.region_bytes(device)
-    return Request(device, host, budget, techniques, limit, options.max_slowdown)
-
-
-def _have_room(created: Sequence[tf.Variable], concrete: Any, request: Request) -> bool:
-    """Whether variables that were just made on the host fit on the device beside the others.
-
-    Then the planner may choose where each of them lives.
-    """
-    if request.budget is None:
-        return True
-    near = [one for one in concrete.graph.variables if one.device == request.device]
-    nbytes = sum(one.shape.num_elements() * one.dtype.size for one in (*near, *created))
-    return bool(nbytes <= _ROOM_FOR_VARIABLES * request.budget)
-
-
-def _check_host_memory(plan: Plan) -> None:
-    """Raises HostMemoryError if the host has less free memory than the plan needs."""
-    free = host_module.free_bytes(plan.host) if plan.host else None
-    if free is not None and plan.host_bytes > free:
-        raise HostMemoryError(
-            f"the plan needs {format_bytes(plan.host_bytes)} on {plan.host}, where "
-            f"{format_bytes(free)} are free; raise the budget, so that less leaves the device, or "
-            "free memory on the host"
-        )
 
 
 def _without_placement(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Decision:

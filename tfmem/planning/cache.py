@@ -61,7 +61,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),
         repr((request.device, request.host, request.budget, request.limit, request.max_slowdown)),
-        repr(sorted(request.techniques)),
+        repr((sorted(request.techniques), request.beside)),
         *_texts(bodies or {}),
         metadata.version("tfmem"),
         metadata.version("tensorflow"),

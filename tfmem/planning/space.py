@@ -46,7 +46,7 @@ _LOOKS = 6
 _SMALL = 200
 """Nodes of a graph for which scores are made in every way."""
 
-_ROOM = 0.96
+_ROOM = 0.94
 """Part of a hard limit that plans may fill: peaks are predicted to a few per cent."""
 
 UNLIMITED = 1 << 62
