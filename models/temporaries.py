@@ -51,17 +51,15 @@ def temporaries(setting: Setting, ratios: Sequence[float], rounds: int) -> list[
     batch = next(iter(task.batches))
     made["plain"] = tf.function(task.step)
     device = devices.scarce()
-    whole, stays = _bytes_above(made["plain"], batch, device)
+    whole = _bytes_above(made["plain"], batch, device)
     if hasattr(setting.make_config(), _BY_HAND):
         by_hand = dataclasses.replace(setting, changes={**setting.changes, _BY_HAND: 1})
         other = load(setting.model).build(by_hand.make_config())
         made["tf.recompute_grad by hand"] = tf.function(other.step)
-        ratios = (
-            *ratios,
-            whole / _bytes_above(made["tf.recompute_grad by hand"], batch, device)[0],
-        )
+        least = _bytes_above(made["tf.recompute_grad by hand"], batch, device)
+        ratios = (*ratios, whole / least)
     for ratio in ratios:
-        budget = stays + int(whole / ratio)
+        budget = measure.memory_info(device)[0] + int(whole / ratio)
         options: dict[str, Any] = {"budget": budget, "techniques": ("order", "recompute")}
         step = tfmem.optimize(tf.function(task.step), **options)
         try:
@@ -69,8 +67,8 @@ def temporaries(setting: Setting, ratios: Sequence[float], rounds: int) -> list[
         except tfmem.BudgetError as error:
             print(f"{ratio:.2f} times fewer: {describe(error)}")
             continue
-        made[f"tfmem, {budget / 1e6:.0f} MB"] = step
-    peaks = {name: _bytes_above(step, batch, device)[0] for name, step in made.items()}
+        made[f"tfmem, {ratio:.1f} times fewer"] = step
+    peaks = {name: _bytes_above(step, batch, device) for name, step in made.items()}
     seconds: dict[str, list[float]] = {name: [] for name in made}
     for _ in range(rounds):
         for name, step in made.items():
@@ -88,13 +86,10 @@ def temporaries(setting: Setting, ratios: Sequence[float], rounds: int) -> list[
     ]
 
 
-def _bytes_above(step: Callable[..., Any], batch: Any, device: str) -> tuple[int, int]:
-    """Most bytes in use in three steps, less those in use beside them, and the latter.
-
-    Two more steps warm up.
-    """
+def _bytes_above(step: Callable[..., Any], batch: Any, device: str) -> int:
+    """Most bytes in use in three steps, less those in use beside them; two more warm up."""
     found = measure.measure(step, *batch, steps=3, warmup=2, device=device)
-    return found.peak_bytes - found.current_bytes, found.current_bytes
+    return found.peak_bytes - found.current_bytes
 
 
 def temporaries_table(variants: Sequence[Variant]) -> str:
