@@ -102,7 +102,8 @@ def test_equal_sizes_need_no_padding_and_a_limit_below_the_peak_is_not_enough() 
 def test_what_ran_before_leaves_holes() -> None:
     graph = training_chain(8, 4 * MIB)
     found = allocate(graph, Costs(), Plan(device=DEVICE))
-    assert undisturbed(graph, Costs()).worst_bytes <= found.usual_bytes <= found.worst_bytes
+    assert undisturbed(graph, Costs()).worst_bytes < found.worst_bytes
+    assert found.usual_bytes <= found.worst_bytes
     assert found == allocate(graph, Costs(), Plan(device=DEVICE))
 
 

@@ -113,6 +113,15 @@ def test_an_assignment_adopts_the_value() -> None:
         return""") == [128, 128, 65]
 
 
+def test_a_variable_of_a_caller_is_counted_there_before_and_after() -> None:
+    assert timeline("""
+        v = _Variable() [0] @cpu
+        a = MatMul() [64] @cpu
+        u = AssignVariableOp(v:0, a:0) [] @cpu
+        e = MatMul() [1] @cpu
+        return""") == [64, 64, 1]
+
+
 def test_access_by_rows_makes_reads_and_dense_updates_copy() -> None:
     assert timeline("""
         v = _Variable() [64] @cpu

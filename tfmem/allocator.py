@@ -154,7 +154,7 @@ def requests(
     begins: list[list[int]] = [[] for _ in range(max(1, len(lifetimes.program.order)))]
     ends: list[list[int]] = [[] for _ in begins]
     inputs: list[int] = []
-    for b in np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist():
+    for b in _on_device(lifetimes):
         if b not in held:
             (inputs if lifetimes.is_input(b) else begins[lifetimes.start[b]]).append(b)
         if b not in kept:
@@ -170,6 +170,12 @@ def requests(
             made += [(beyond, workspace[position]), (beyond, 0)]
         made += [(b, SWITCH if b in adopted else 0) for b in ending]
     return tuple(made)
+
+
+def _on_device(lifetimes: Lifetimes) -> list[int]:
+    """The buffers that the device's allocator sees."""
+    found: list[int] = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
+    return found
 
 
 def most_of(asked: Requests) -> int:
@@ -256,10 +262,11 @@ class _Step:
         pairs = lifetimes.variables
         self.renewed = {old: new for old, new in pairs if old != new and sizes[old]}
         outlive = set(self.renewed.values())
-        here = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
-        is_given = (lifetimes.is_input(b) and not lifetimes.start[b] for b in here)
-        self.given = [b for b, is_one in zip(here, is_given, strict=True) if is_one]
-        self.given = [b for b in self.given if b not in outlive]
+        self.given = [
+            b
+            for b in _on_device(lifetimes)
+            if lifetimes.is_input(b) and not lifetimes.start[b] and b not in outlive
+        ]
         held = set(self.given)
         kept = outlive | (held - self.renewed.keys())
         self.requests = requests(lifetimes, workspace, within, held=held, kept=kept)

@@ -13,8 +13,15 @@ from tfmem.ir import Graph
 from tfmem.plan import BodyPlan, Plan
 from tfmem.planning.bodies import charge, costs_of, plan_bodies, room_beside
 from tfmem.planning.early import shapes_first
-from tfmem.planning.order import memory_order
-from tfmem.planning.space import UNLIMITED, Candidate, Setting, Terms, candidate, settings
+from tfmem.planning.space import (
+    UNLIMITED,
+    Candidate,
+    Setting,
+    Terms,
+    calm_order,
+    candidate,
+    settings,
+)
 from tfmem.planning.strategy import Strategy
 from tfmem.planning.tensorflowmem import TensorFlowMem, widest_window
 from tfmem.simulate import Simulation, allocate, simulate
@@ -196,31 +203,30 @@ def _chosen(
         if "order" not in request.techniques:
             return _unchanged(before, request, "no budget is set, and the order may not be changed")
         terms = replace(terms, techniques=frozenset({"order"}))
-    spaces = settings(graph, costs, terms)
+    calm = calm_order(graph, costs, terms)
+    spaces = settings(graph, costs, terms, calm)
     if request.budget is None:
         best = next(spaces).free_candidate
     else:
         best = _fastest(spaces, _policies(graph, costs, terms), request.budget)
-    return _checked(
-        _decision(_loosened(graph, costs, best, request), before, request), request, before
-    )
+    best = _loosened(graph, costs, best, request, calm)
+    return _checked(_decision(best, before, request), request, before)
 
 
-def _loosened(graph: Graph, costs: Costs, found: Candidate, request: Request) -> Candidate:
+def _loosened(
+    graph: Graph, costs: Costs, found: Candidate, request: Request, calm: tuple[str, ...]
+) -> Candidate:
     """The plan with as many nodes in flight out of order as hardly need more memory.
 
-    Updates keep their place then: run early among others, their small buffers break up the large
-    free ones (an MoE transformer: 582 MB measured where 540 were predicted; 583 and 571 without).
-    Not where values leave and come back, for the order alone bounds the copies in flight; nor where
-    nodes run again, which gains nothing (a GPT: 1.22 of plain TensorFlow's time with eight nodes in
-    flight, 1.20 with one).
+    It is in the calm order: updates that run early among others break up the large free chunks with
+    their small buffers (an MoE transformer: 582 MB measured where 540 were predicted; 583 and 571
+    without). Not where values leave and come back, for the order alone bounds the copies in flight;
+    nor where nodes run again, which gains nothing (a GPT: 1.22 of plain TensorFlow's time with
+    eight nodes in flight, 1.20 with one).
     """
     if found.plan.transfers or found.plan.recomputations or not found.plan.order:
         return found
-    plan = found.plan
-    if "order" in request.techniques:
-        order = shapes_first(graph, memory_order(graph, costs, request.device))
-        plan = replace(plan, order=order)
+    plan = replace(found.plan, order=shapes_first(graph, calm))
     window = widest_window(graph, costs, plan)
     if window == 1:
         return found

@@ -256,11 +256,18 @@ def candidate(graph: Graph, costs: Costs, plan: Plan, limit: int | None) -> Cand
     return Candidate(graph, costs, plan, simulate(graph, costs, plan), room)
 
 
-def settings(graph: Graph, costs: Costs, terms: Terms) -> Iterator[Setting]:
-    """Every choice of what lives on the host, the least first."""
-    order = program_order(graph)
+def calm_order(graph: Graph, costs: Costs, terms: Terms) -> tuple[str, ...]:
+    """The order with the least peak that may be had; updates keep their place in it."""
     if "order" in terms.techniques:
-        order = _order(graph, costs, terms.device)
+        return memory_order(graph, costs, terms.device)
+    return program_order(graph)
+
+
+def settings(graph: Graph, costs: Costs, terms: Terms, calm: tuple[str, ...]) -> Iterator[Setting]:
+    """Every choice of what lives on the host, the least first; `calm` is from `calm_order`."""
+    order = calm
+    if "order" in terms.techniques:
+        order = _with_updates(graph, costs, terms.device, calm)
     order = shapes_first(graph, order)
     there = variables_on(graph, terms.host) if terms.host else ()
     levels: list[tuple[str, ...]] = [()]
@@ -270,9 +277,10 @@ def settings(graph: Graph, costs: Costs, terms: Terms) -> Iterator[Setting]:
         yield Setting(graph, costs, terms, order, (*there, *level))
 
 
-def _order(graph: Graph, costs: Costs, device: str) -> tuple[str, ...]:
-    """Of two orders the one with fewer bytes in use beside the nodes that keep their order."""
-    by_peak = memory_order(graph, costs, device)
+def _with_updates(
+    graph: Graph, costs: Costs, device: str, calm: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The order with early updates, if fewer bytes are in use beside the nodes that keep theirs."""
     movable = movable_nodes(graph)
 
     def total(order: tuple[str, ...]) -> int:
@@ -280,4 +288,4 @@ def _order(graph: Graph, costs: Costs, device: str) -> tuple[str, ...]:
         rows = zip(found.order, found.timeline.tolist(), strict=True)
         return sum(nbytes for name, nbytes in rows if name not in movable)
 
-    return min(by_peak, updates_first(graph, by_peak), key=total)
+    return min(calm, updates_first(graph, calm), key=total)
