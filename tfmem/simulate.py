@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfmem import liveness
-from tfmem.allocator import Allocation, replay
+from tfmem.allocator import Allocation, processes, replay
 from tfmem.costs import Costs, scratch
 from tfmem.ir import Graph, Value
 from tfmem.plan import Plan
@@ -24,7 +24,10 @@ from tfmem.program import Program, program
 Array = npt.NDArray[np.int64]
 
 _LEAST_STEPS, _MOST_STEPS, _EVENTS = 5, 20, 100_000
-"""Steps replayed in the allocator, fewer in large graphs: its padding settles only after some."""
+"""Steps replayed in an allocator, fewer in large graphs: its padding settles only after some."""
+
+_PROCESSES = 8
+"""Allocators in which steps are replayed."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,14 @@ def simulate(graph: Graph, costs: Costs, plan: Plan) -> Simulation:
     )
 
 
-def allocate(graph: Graph, costs: Costs, plan: Plan, *, limit: int | None = None) -> Allocation:
+def allocate(
+    graph: Graph,
+    costs: Costs,
+    plan: Plan,
+    *,
+    limit: int | None = None,
+    count: int = _PROCESSES,
+) -> Allocation:
     """A plan replayed in TensorFlow's allocator: `simulate`'s peak plus the padding of chunks.
 
     This is what is measured, but it jumps with where things happen to lie: predict with it, and
@@ -95,12 +105,15 @@ def allocate(graph: Graph, costs: Costs, plan: Plan, *, limit: int | None = None
       costs: as for `simulate`.
       plan: the plan.
       limit: hard limit of the allocator in bytes, claimed at once; None if it may grow.
+      count: processes in which it is replayed, fewer for large graphs. More never show less.
     """
     steps = program(graph, plan)
     held, _ = _clocks(steps, costs)
     lifetimes = liveness.lifetimes(steps, costs.granularity, held)
-    rounds = max(_LEAST_STEPS, min(_MOST_STEPS, _EVENTS // max(1, len(steps.order))))
-    return replay(lifetimes, *scratch(steps, costs), limit=limit, steps=rounds)
+    rounds = _EVENTS // max(1, len(steps.order))
+    pools = processes(lifetimes, limit, min(count, max(1, rounds)))
+    rounds = max(_LEAST_STEPS, min(_MOST_STEPS, rounds))
+    return replay(lifetimes, *scratch(steps, costs), pools, rounds)
 
 
 def _workspace(steps: Program, costs: Costs) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tfmem.bodies import Bodies, Body
@@ -243,16 +243,29 @@ def _fastest(spaces: Iterator[Setting], policies: list[Candidate], budget: int) 
     for space in spaces:
         seen.append(space)
         found += space.near(budget)
-        if any(one.keeps(budget) and one.costs_nothing for one in found):
+        if any(one.costs_nothing and one.keeps(budget) for one in found):
             break
-    kept = [one for one in found if one.keeps(budget)]
-    if not kept:
-        for space in seen:
-            found += space.least()
-        kept = [one for one in found if one.keeps(budget)]
-    if kept:
-        return min(kept, key=lambda one: one.rank)
-    return min(found, key=lambda one: (not one.fits, one.worst_bytes))
+    if kept := _first(found, budget):
+        return kept
+    for space in seen:
+        found += space.least()
+    return _first(found, budget) or _least(found)
+
+
+def _first(candidates: Iterable[Candidate], budget: int) -> Candidate | None:
+    """The best of the candidates that keep the budget."""
+    ranked = sorted(candidates, key=lambda one: one.rank)
+    return next((one for one in ranked if one.keeps(budget)), None)
+
+
+def _least(candidates: Iterable[Candidate]) -> Candidate:
+    """The candidate with the least peak."""
+    best, *others = sorted(candidates, key=lambda one: one.least_at_best)
+    for one in others:
+        if one.least_at_best >= best.least:
+            break
+        best = min(best, one, key=lambda one: one.least)
+    return best
 
 
 def _policies(graph: Graph, costs: Costs, terms: Terms) -> list[Candidate]:

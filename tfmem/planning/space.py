@@ -72,8 +72,16 @@ class Candidate:
 
     @cached_property
     def _allocation(self) -> Allocation:
-        limit = None if self.room == UNLIMITED else self.room
-        return allocate(self.graph, self.costs, self.plan, limit=limit)
+        return allocate(self.graph, self.costs, self.plan, limit=self._limit)
+
+    @cached_property
+    def _glance(self) -> Allocation:
+        """The same in one process, in which nothing ran before: it never shows more."""
+        return allocate(self.graph, self.costs, self.plan, limit=self._limit, count=1)
+
+    @property
+    def _limit(self) -> int | None:
+        return None if self.room == UNLIMITED else self.room
 
     @property
     def fits(self) -> bool:
@@ -95,11 +103,25 @@ class Candidate:
         """Bytes that running nodes out of order may add to the peak at worst."""
         return self.simulation.window_peak_bytes - self.simulation.peak_bytes
 
-    def keeps(self, budget: int) -> bool:
-        """Whether the budget holds, and the allocator's limit with all the holes between chunks."""
+    def may_keep(self, budget: int) -> bool:
+        """Whether `keeps` is worth asking, found at a glance."""
         if self.simulation.window_peak_bytes > min(budget, self.room):
             return False  # the allocator only adds to it
-        return self.fits and self.worst_bytes <= budget
+        return self._glance.fits and self._glance.worst_bytes + self.loose_bytes <= budget
+
+    def keeps(self, budget: int) -> bool:
+        """Whether the budget holds, and the allocator's limit with all the holes between chunks."""
+        return self.may_keep(budget) and self.fits and self.worst_bytes <= budget
+
+    @property
+    def least(self) -> tuple[bool, int]:
+        """By which the plan with the least peak is found: those that fit come first."""
+        return not self.fits, self.worst_bytes
+
+    @property
+    def least_at_best(self) -> tuple[bool, int]:
+        """Bound on `least` that is found at a glance."""
+        return not self._glance.fits, self._glance.worst_bytes + self.loose_bytes
 
     @property
     def rank(self) -> tuple[float, int, int]:
@@ -161,7 +183,7 @@ class Setting:
         return self.stage.fixed_bytes + int(above * _STEP**number)
 
     def near(self, budget: int) -> Iterator[Candidate]:
-        """Plans for the limits next below a budget, those that keep it."""
+        """Plans for the limits next below a budget, those that may keep it."""
         ways = 1 + 11 * bool(self.terms.host)  # settings times factors on the seconds of copies
         looks = max(2, _EFFORT // (ways * len(self.graph)))
         looks = looks if len(self.graph) <= _SMALL else min(looks, _LOOKS)
@@ -171,7 +193,7 @@ class Setting:
                 continue
             made = self.at(self.limit(number))
             lost = lost + 1 if made is None else 0
-            if made is not None and made.keeps(budget):
+            if made is not None and made.may_keep(budget):
                 yield made
                 looks -= 1
                 if not looks:
