@@ -6,6 +6,7 @@
     python -m models.bench time MODEL                       step times, taken in turn in one process
     python -m models.bench temporaries MODEL                what recomputation alone gives
     python -m models.bench run MODEL --mode=order           one run, in this process
+    python -m models.bench all                              everything that RESULTS.md shows
 
 Rows come first (`Row`, one JSON line each with `--json`), tables are made of rows.
 """
@@ -24,6 +25,8 @@ from typing import Any
 import numpy as np
 from absl import app, flags
 
+from models import results
+from models.book import Book
 from models.frontier import draw, frontier, frontier_table
 from models.table import (
     show_bytes,
@@ -60,6 +63,8 @@ flags.DEFINE_float("first_guess", 12.0, "For capacity: where tfmem's search star
 flags.DEFINE_bool("gpu", False, "Limit and measure GPU:0 instead of CPU:0.")
 flags.DEFINE_integer("timeout", 900, "Seconds after which a run is given up.")
 flags.DEFINE_string("json", None, "File to which one JSON line for each run is added.")
+flags.DEFINE_string("out", "out/results", "For all: folder for rows and pictures.")
+flags.DEFINE_list("only", [], f"For all: sections, of {', '.join(results.SECTIONS)}.")
 flags.DEFINE_string("save", "", "For run: .npz file that takes the variables after the last step.")
 flags.DEFINE_bool("host_process", False, "For run: lend the memory of a second local process.")
 flags.DEFINE_bool("starts_on_host", False, "For run: make large variables on the host.")
@@ -343,6 +348,12 @@ def _temporaries(model: str) -> None:
     print(temporaries_table(temporaries(setting, ratios, max(flags.FLAGS.rounds, 3))))
 
 
+def _all() -> None:
+    folder = Path(flags.FLAGS.out)
+    book = Book(folder / "rows.jsonl", lambda setting: record(run_alone(setting)))
+    results.write(book, folder, Path("RESULTS.md"), flags.FLAGS.only)
+
+
 _COMMANDS = {
     "run": _run,
     "time": _time,
@@ -355,6 +366,9 @@ _COMMANDS = {
 
 def main(argv: list[str]) -> None:
     """The command line; see the top of this file."""
+    if argv[1:] == ["all"]:
+        _all()
+        return
     if len(argv) != 3 or argv[1] not in _COMMANDS or argv[2] not in MODELS:
         raise app.UsageError(
             f"python -m models.bench {'|'.join(_COMMANDS)} {'|'.join(MODELS)} [--flags]"

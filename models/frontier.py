@@ -14,8 +14,8 @@ from pathlib import Path
 from models.table import show_bytes, show_difference, show_seconds, table
 from models.train import Row, Setting
 
-_ROOM = 1.1
-"""A limit's size over the least peak: the planner leaves a hard limit some room."""
+_RISE = 1.06
+"""From the least peak on, limits are tried in such steps: the planner leaves them some room."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def frontier(
     run: Callable[[Setting], Row],
     compare: Callable[[Row, Row], float | None],
 ) -> Iterator[Point]:
-    """Plain TensorFlow first, then budgets in equal steps from its peak to the least one.
+    """Plain TensorFlow first, then budgets in equal steps from its peak to the least accepted.
 
     Args:
       setting: the model, and the mode in which it is planned.
@@ -54,12 +54,35 @@ def frontier(
     if least is None or most is None:
         yield Point(1, refused, None)
         return
-    least = int(least * _ROOM)
-    for number in range(points):
-        budget = most - (most - least) * number // max(1, points - 1)
-        budget = -(-budget // 2**20) * 2**20  # a limit is given in whole MiB
-        row = run(dataclasses.replace(setting, budget=budget, limit=budget))
-        yield Point(budget, row, compare(plain, row))
+    last = lowest(setting, least, most, run)
+    assert last.limit_bytes is not None
+    for number in range(points - 1):
+        budget = most - (most - last.limit_bytes) * number / max(1, points - 1)
+        row = run(within(setting, budget))
+        yield Point(row.limit_bytes or 0, row, compare(plain, row))
+    yield Point(last.limit_bytes, last, compare(plain, last))
+
+
+def lowest(setting: Setting, least: float, most: float, run: Callable[[Setting], Row]) -> Row:
+    """The row of the least budget that the planner accepts under a hard limit of the same size.
+
+    Args:
+      setting: what is planned.
+      least: the least peak that is reachable without a limit.
+      most: where to stop.
+      run: trains a setting in a process of its own.
+    """
+    row = run(within(setting, least))
+    while row.least_bytes is not None and least < most:
+        least *= _RISE
+        row = run(within(setting, least))
+    return row
+
+
+def within(setting: Setting, budget: float) -> Setting:
+    """The setting with a budget and a hard limit of that size, in whole MiB."""
+    nbytes = -int(-budget // 2**20) * 2**20
+    return dataclasses.replace(setting, budget=nbytes, limit=nbytes)
 
 
 def frontier_table(points: list[Point]) -> str:

@@ -9,8 +9,8 @@ import tensorflow as tf
 import tf_keras as keras
 
 from models import text, train
-from models.moe_transformer import Attention, Dropout, Weights, normalise
 from models.task import Task, count, size
+from models.transformer import Attention, Dropout, Weights, normalise
 
 
 @dataclass(frozen=True)

@@ -49,15 +49,22 @@ class Network(tf.Module):
 
         losses = []
         for moment, x in enumerate(inputs):
-            gates = tf.matmul(tf.concat([x, state], axis=1), kernel) + self.bias
-            new, keep, take, show = tf.split(gates, 4, axis=1)
-            memory = memory * tf.sigmoid(keep + 1.0) + tf.tanh(new) * tf.sigmoid(take)
-            state = tf.tanh(memory) * tf.sigmoid(show)
+            memory, state = cell(x, memory, state, kernel, self.bias)
             logits = tf.matmul(state, self.out)
             losses.append(
                 tf.nn.sparse_softmax_cross_entropy_with_logits(targets[:, moment], logits)
             )
         return tf.reduce_mean(tf.stack(losses))
+
+
+def cell(
+    x: tf.Tensor, memory: tf.Tensor, state: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """One moment of an LSTM: its memory and its state, each (batch, width)."""
+    gates = tf.matmul(tf.concat([x, state], axis=1), kernel) + bias
+    new, keep, take, show = tf.split(gates, 4, axis=1)
+    memory = memory * tf.sigmoid(keep + 1.0) + tf.tanh(new) * tf.sigmoid(take)
+    return memory, tf.tanh(memory) * tf.sigmoid(show)
 
 
 def build(config: Config) -> Task:

@@ -18,6 +18,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([align(header), rule, *map(align, rows)])
 
 
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same as a table of Markdown."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def show_bytes(nbytes: int | None) -> str:
     """Bytes in MB (10^6); "-" for None."""
     return "-" if nbytes is None else f"{nbytes / 1e6:,.1f} MB"

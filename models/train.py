@@ -23,6 +23,7 @@ import tensorflow as tf
 from absl import app, flags
 
 import tfmem
+from models.comparators import COMPARATORS, CannotRun, changed, prepare
 from models.table import show_bytes, show_count
 from models.task import Model, Task
 from tfmem import devices, measure
@@ -41,10 +42,14 @@ TECHNIQUES = {
 """What tfmem may do in each of its modes; None allows everything. "recompute" and "tfmem" are plans
 for the budget, the others carry the published policy out, whether it is needed or not."""
 
-MODES = ("plain", *TECHNIQUES)
+MODES = ("plain", *COMPARATORS, *TECHNIQUES)
 """How a model can be trained; "plain" is TensorFlow as it is."""
 
-MODELS = ("moe_transformer", "gpt", "resnet", "unet", "densenet", "convnet", "lstm")
+MODELS = (
+    "moe_transformer", "transformer", "resnet", "wgan_gp", "deepspeech",
+    "gpt", "unet", "densenet", "convnet", "lstm",
+)  # fmt: skip
+"""The five models of the published tables, then others."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ class Row:
       predicted_slowdown: the plan's step time over the original's, both simulated.
       used: how many values the plan recomputes and swaps, and how many variables it places.
       least_bytes: where a budget was refused, the least that would not be.
-      outcome: "trained", "out of memory", "refused: ..." (by tfmem) or "error: ...".
+      outcome: "trained", "out of memory", "refused: ..." (by tfmem), "cannot run: ..." (a
+        comparator, and why) or "error: ...".
       config: the fields of the model's configuration that are not the default's.
     """
 
@@ -257,8 +263,9 @@ def _start_host(stack: contextlib.ExitStack) -> str | None:
 
 def _build(setting: Setting, host: str | None) -> Task:
     on_host = setting.starts_on_host and host
+    config = changed(setting.mode, setting.make_config())
     with tfmem.host_variables() if on_host else contextlib.nullcontext():
-        return load(setting.model).build(setting.make_config())
+        return load(setting.model).build(config)
 
 
 def _prepare(
@@ -268,6 +275,8 @@ def _prepare(
     function = tf.function(task.step)
     if setting.mode == "plain":
         return function.get_concrete_function(*batch), None
+    if setting.mode in COMPARATORS:
+        return prepare(setting.mode, task, batch), None
     is_planned = setting.mode in ("tfmem", "recompute")
     optimized = tfmem.optimize(
         function,
@@ -299,6 +308,8 @@ def _predictions(plan: tfmem.Plan) -> dict[str, Any]:
 def describe(error: Exception) -> str:
     """An error as the outcome of a run, in one line."""
     text = " ".join(str(error).split())[:500]
+    if isinstance(error, CannotRun):
+        return f"cannot run: {text}"
     if is_out_of_memory(error) and not isinstance(error, Error):
         return "out of memory"
     if isinstance(error, Error):

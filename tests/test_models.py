@@ -13,13 +13,36 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import bench, convnet, images, lstm, moe_transformer, table, text, train
+from models import (
+    bench,
+    convnet,
+    deepspeech,
+    images,
+    lstm,
+    moe_transformer,
+    resnet,
+    speech,
+    table,
+    text,
+    train,
+    transformer,
+    wgan_gp,
+)
 from models.adafactor import Adafactor
+from models.book import Book
+from models.frontier import lowest
 from models.task import Task
 
-TINY_MOE = moe_transformer.Config(
-    experts=4, layers=1, d_model=32, hidden=64, heads=2, d_head=16, batch=4, length=32
-)
+TINY = {
+    "layers": 1,
+    "d_model": 32,
+    "hidden": 64,
+    "heads": 2,
+    "d_head": 16,
+    "batch": 4,
+    "length": 32,
+}
+TINY_MOE = moe_transformer.Config(experts=4, **TINY)
 
 
 def losses_of(task: Task, steps: int) -> list[float]:
@@ -55,6 +78,23 @@ def test_digits_are_drawn_once_for_each_label():
     assert set(labels.numpy()) == set(range(10))
     again, _ = next(iter(images.digits(64, 32)))
     np.testing.assert_array_equal(pictures, again)
+
+
+def test_coloured_digits_fill_their_pictures():
+    (pictures,) = next(iter(images.coloured(8, 64)))
+    assert pictures.shape == (8, 64, 64, 3)
+    assert -1.0 <= np.min(pictures) < -0.5 < 0.5 < np.max(pictures) <= 1.0
+
+
+def test_speech_has_frames_for_its_letters():
+    frames, letters, counts = next(iter(speech.batches(4, 64)))
+    assert (frames.shape, letters.shape, counts.shape) == ((4, 64, 494), (4, 21), (4,))
+    for row, count in zip(letters.numpy(), counts.numpy(), strict=True):
+        words = "".join(speech.ALPHABET[letter] for letter in row[:count])
+        assert set(words.split()) <= set(speech._WORDS)
+        assert not row[count:].any()
+    moment = np.s_[:, 1:, : 18 * speech.FEATURES]
+    np.testing.assert_array_equal(frames[:, :-1, speech.FEATURES :], frames.numpy()[moment])
 
 
 # --- gating
@@ -164,10 +204,14 @@ def test_adafactor_keeps_little_state():
     ("build", "config", "steps"),
     [
         (moe_transformer.build, TINY_MOE, 30),
-        (convnet.build, convnet.Config(blocks=1, batch=16), 30),
+        (convnet.build, convnet.Config(), 45),
         (lstm.build, lstm.Config(length=16), 15),
+        (transformer.build, transformer.Config(**TINY), 30),
+        (resnet.build, resnet.Config(depth=14, width=8, side=32, learning_rate=0.01), 30),
+        (wgan_gp.build, wgan_gp.Config(width=4, blocks=2, batch=8, critic_steps=2), 20),
+        (deepspeech.build, deepspeech.Config(length=32, width=64), 15),
     ],
-    ids=["moe_transformer", "convnet", "lstm"],
+    ids=["moe_transformer", "convnet", "lstm", "transformer", "resnet", "wgan_gp", "deepspeech"],
 )
 def test_loss_falls_and_runs_repeat_bitwise(build, config, steps):
     task = build(config)
@@ -232,6 +276,44 @@ def test_a_row_is_one_line_of_json_with_the_named_fields():
     )
     assert list(fields) == named.split()
     assert train.Row(**fields).losses == [1.0, 0.5]
+
+
+def test_a_book_runs_each_setting_once_and_goes_on_after_an_interruption(tmp_path):
+    made = []
+
+    def run(setting: train.Setting) -> train.Row:
+        made.append(setting.mode)
+        return train.Row(setting.model, setting.mode, losses=(1.0, 0.5))
+
+    path = tmp_path / "folder" / "rows.jsonl"
+    settings = [train.Setting("lstm", mode=mode) for mode in ("plain", "order", "plain")]
+    first = [Book(path, run)(setting) for setting in settings]
+    assert made == ["plain", "order"]
+    path.write_text(path.read_text()[:-20])
+    again = Book(path, run)
+    assert [again(setting).mode for setting in settings] == [row.mode for row in first]
+    assert made == ["plain", "order", "order"]
+    assert len(path.read_text().splitlines()) == 3
+    assert [Book(path, run)(setting).mode for setting in settings] == ["plain", "order", "plain"]
+    assert made == ["plain", "order", "order"]
+
+
+def test_the_least_budget_is_found_from_below():
+    asked = []
+
+    def run(setting: train.Setting) -> train.Row:
+        asked.append(setting.budget)
+        assert setting.budget == setting.limit
+        least = None if setting.budget >= 120 * 2**20 else 110 * 2**20
+        return train.Row("m", "tfmem", setting.limit, least_bytes=least)
+
+    found = lowest(train.Setting("m", mode="tfmem"), 100 * 2**20, 500 * 2**20, run)
+    assert found.limit_bytes == asked[-1] >= 120 * 2**20 > asked[-2]
+
+
+def test_a_comparator_that_cannot_run_says_why():
+    row = train.train(train.Setting("convnet", mode="recompute_grad"))
+    assert row.outcome.startswith("cannot run: the model has no blocks")
 
 
 def test_compare_table_aligns_modes_and_differences():

@@ -1,0 +1,173 @@
+"""Every table and picture of RESULTS.md: `python -m models.bench all`, or `make results`.
+
+Each section asks for rows and writes Markdown. Rows are kept (`Book`), so that an interrupted run
+goes on where it stopped; RESULTS.md is written anew after each section.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+from tqdm import tqdm
+
+import tfmem
+from models import published
+from models.comparators import COMPARATORS
+from models.frontier import lowest, within
+from models.table import markdown, show_bytes, show_difference, show_seconds
+from models.train import Row, Setting
+
+Run = Callable[[Setting], Row]
+
+FIVE = ("moe_transformer", "transformer", "resnet", "wgan_gp", "deepspeech")
+
+_STEPS = 6
+_QUARTER = 0.25
+
+
+def five_models(run: Run, folder: Path) -> str:
+    """Peak and step time of the five models: plain, the comparators, techniques, the planner."""
+    parts, best = [], []
+    for model in FIVE:
+        rows = _variants(model, run)
+        parts.append(f"### {model}\n\n{_variants_table(rows)}")
+        best.append(_best(rows))
+        _draw_peaks(model, rows, folder)
+        parts.append(f"![peaks of {model}](out/results/{model}.png)")
+    peaks = [one[0] for one in best if one]
+    times = [one[1] for one in best if one]
+    if peaks:
+        parts.append(
+            f"Average over {len(peaks)} models, the planner under a quarter of plain's peak or the "
+            f"least it accepts: peak **{statistics.mean(peaks):.1f} times** lower "
+            f"(published {published.AVERAGE_PEAK_RATIO}) at **{statistics.mean(times):.2f} times** "
+            f"the step time (published {published.AVERAGE_TIME_RATIO})."
+        )
+    return "\n\n".join(parts)
+
+
+def _variants(model: str, run: Run) -> dict[str, Row]:
+    """Rows of one model by what was done."""
+    setting = Setting(model, steps=_STEPS)
+    rows = {"plain TensorFlow": run(setting)}
+    for mode, meaning in COMPARATORS.items():
+        rows[meaning] = run(dataclasses.replace(setting, mode=mode))
+    hosted = dataclasses.replace(setting, host_process=True)
+    for name, mode in published.POLICY.items():
+        rows[f"TensorFlowMem's policy: {name}"] = run(dataclasses.replace(hosted, mode=mode))
+    most = rows["plain TensorFlow"].measured_peak_bytes
+    if most is None:
+        return rows
+    planned = {
+        "tfmem, order and recomputation": dataclasses.replace(setting, mode="recompute"),
+        "tfmem": dataclasses.replace(hosted, mode="tfmem", starts_on_host=True),
+    }
+    for name, one in planned.items():
+        refused = run(dataclasses.replace(one, budget=1))
+        if refused.least_bytes is None:
+            rows[f"{name}, least budget"] = refused
+            continue
+        least = lowest(one, refused.least_bytes, most, run)
+        quarter = run(within(one, max(_QUARTER * most, least.limit_bytes or 0)))
+        rows[f"{name}, a quarter of plain's peak"] = quarter
+        rows[f"{name}, least budget"] = least
+    return rows
+
+
+def _variants_table(rows: dict[str, Row]) -> str:
+    plain = next(iter(rows.values()))
+    header = ["", "limit", "peak", "times less", "step", "times plain's", "losses", "outcome"]
+    lines = []
+    for name, row in rows.items():
+        ratio = _ratio(plain.measured_peak_bytes, row.measured_peak_bytes)
+        slower = _ratio(row.step_seconds, plain.step_seconds)
+        lines.append([
+            name, show_bytes(row.limit_bytes), show_bytes(row.measured_peak_bytes), ratio,
+            show_seconds(row.step_seconds), slower, show_difference(difference(plain, row)),
+            row.outcome[:120],
+        ])  # fmt: skip
+    return markdown(header, lines)
+
+
+def _ratio(above: float | None, below: float | None) -> str:
+    return f"{above / below:.2f}" if above and below else "-"
+
+
+def _best(rows: dict[str, Row]) -> tuple[float, float] | None:
+    """Times less memory and times the step time, of the planner at a quarter of plain's peak."""
+    plain, found = rows["plain TensorFlow"], rows.get("tfmem, a quarter of plain's peak")
+    if found is None or not (found.measured_peak_bytes and found.step_seconds):
+        return None
+    assert plain.measured_peak_bytes
+    assert plain.step_seconds
+    return (
+        plain.measured_peak_bytes / found.measured_peak_bytes,
+        found.step_seconds / plain.step_seconds,
+    )
+
+
+def difference(plain: Row, row: Row) -> float | None:
+    """How far the losses of a row are from plain TensorFlow's, relative; None if they differ."""
+    if not plain.losses or len(plain.losses) != len(row.losses):
+        return None
+    largest = max(map(abs, plain.losses))
+    return max(abs(a - b) for a, b in zip(plain.losses, row.losses, strict=True)) / largest
+
+
+def _draw_peaks(model: str, rows: dict[str, Row], folder: Path) -> None:
+    """A bar for each variant that trained; PNG and SVG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    trained = {name: row for name, row in rows.items() if row.measured_peak_bytes}
+    figure, axes = pyplot.subplots(figsize=(8, 0.5 * len(trained) + 1))
+    peaks = [(row.measured_peak_bytes or 0) / 1e6 for row in trained.values()]
+    axes.barh(list(trained), peaks)
+    axes.invert_yaxis()
+    axes.set_xlabel("measured peak, MB")
+    axes.set_title(model)
+    figure.tight_layout()
+    folder.mkdir(parents=True, exist_ok=True)
+    for suffix in ("png", "svg"):
+        figure.savefig(folder / f"{model}.{suffix}", dpi=120)
+    pyplot.close(figure)
+
+
+SECTIONS = {"five models": five_models}
+
+
+def write(run: Run, folder: Path, path: Path, only: Sequence[str] = ()) -> None:
+    """Measures the sections that are asked for (all by default) and writes RESULTS.md."""
+    parts = []
+    for title, section in tqdm(SECTIONS.items(), desc="sections", unit="section"):
+        if not only or title in only:
+            parts.append(f"## {title.capitalize()}\n\n{section(run, folder)}")
+            path.write_text("\n\n".join([_head(), *parts]) + "\n", encoding="utf-8")
+
+
+def _head() -> str:
+    return (
+        "# Results\n\nGenerated by `make results`; not edited by hand.\n\n"
+        f"{platform.machine()}, {_cores()} cores, {_memory()} GiB of memory; Python "
+        f"{platform.python_version()}, TensorFlow {tf.__version__}, tfmem {tfmem.__version__}. "
+        "Peaks are those of the device's allocator over the steps, MB = 10^6 bytes; every run has "
+        "a process of its own; step times are medians after the first step. A row with a limit ran "
+        "under a hard limit of that size."
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _memory() -> int:
+    return math.ceil(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
