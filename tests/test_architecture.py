@@ -29,6 +29,7 @@ KNOWS_TENSORFLOW = TOUCHES_PRIVATE_PARTS | {
     "host_server",
     "request",
     "signature",
+    "sums",
 }
 
 

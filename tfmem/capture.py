@@ -1,6 +1,6 @@
 """From a ConcreteFunction to a `Graph`: optimised by Grappler, placed, with exact sizes.
 
-    ConcreteFunction -> GraphDef -> Grappler -> devices -> shape inference -> Graph
+    ConcreteFunction -> GraphDef -> Grappler -> long sums in parts -> devices -> shapes -> Graph
 
 Grappler runs here, ahead of time, because `rebuild` switches it off: it would delete the copies and
 the control edges that tfmem inserts.
@@ -18,7 +18,7 @@ import tensorflow as tf
 # Private parts of TensorFlow; seen to work with 2.21.
 from tensorflow.python.ops import handle_data_util
 
-from tfmem import devices, graphdefs, grappler, inference
+from tfmem import devices, graphdefs, grappler, inference, sums
 from tfmem.bodies import Bodies
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
@@ -118,6 +118,7 @@ def capture(
     actual = dict(zip((i.name for i in inputs), args or (), strict=False))
     places = {i.name: _place_of(i, actual.get(i.name), device) for i in inputs}
     graph_def = grappler.optimize(concrete, inputs, places, device)
+    sums.split(graph_def)
     _refuse_old_loops(graph_def, concrete)
     nodes = graphdefs.program_order(graph_def, (op.name for op in concrete.graph.get_operations()))
     _place_nodes(nodes, inputs, places, device)
