@@ -29,7 +29,6 @@ KNOWS_TENSORFLOW = TOUCHES_PRIVATE_PARTS | {
     "host_server",
     "request",
     "signature",
-    "sums",
 }
 
 

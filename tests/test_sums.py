@@ -43,7 +43,7 @@ def test_a_sum_in_parts_is_the_same_bitwise(count: int, kind: tf.DType) -> None:
     for _ in range(2):
         call = tf.function(lambda *x: run(graph_def, list(x)))
         whole.append(tf.cast(call(*values), tf.float64).numpy())
-        sums.split(graph_def)
+        sums.split(graph_def, {kind.as_datatype_enum})
     np.testing.assert_array_equal(*whole)
     found = [node.op for node in graph_def.node]
     assert ops.count("AddN") == 1
@@ -54,7 +54,7 @@ def test_what_is_no_long_sum_of_numbers_stays() -> None:
     specs = [tf.TensorSpec((3,), tf.int32, name=f"x{i}") for i in range(20)]
     graph_def = graph_of(lambda *x: tf.add_n(list(x), name="sum"), *specs)
     before = graph_def.SerializeToString(deterministic=True)
-    sums.split(graph_def)
+    sums.split(graph_def, {tf.float32.as_datatype_enum})
     assert graph_def.SerializeToString(deterministic=True) == before
 
 
@@ -76,3 +76,10 @@ def test_a_weight_that_is_used_at_many_times_needs_few_of_its_gradients_at_once(
     plan = Plan(order=memory_order(graph, Costs(), DEVICE), device=DEVICE)
     gradient = 4 * 256 * 256
     assert simulate(graph, Costs(), plan).peak_bytes < 13 * gradient
+
+    whole, costs = sums.joined(graph, Costs(seconds=dict.fromkeys(graph.by_name, 1.0)))
+    (long,) = (node for node in whole.nodes if node.op == "AddN")
+    assert len(long.inputs) == 40
+    assert costs.seconds[long.name] == len(graph) - len(whole) + 1
+    assert simulate(whole, Costs(), Plan(device=DEVICE)).peak_bytes > 40 * gradient
+    assert sums.joined(whole, costs) == (whole, costs)

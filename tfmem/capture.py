@@ -26,6 +26,7 @@ from tfmem.inference import BODIES, Input, as_shape, is_variable
 from tfmem.ir import ARG, VARIABLE, Graph, Node, Value
 
 _MAX_SOURCES = 500
+_SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
 _LOOP_OPS = frozenset(("Enter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"))
 
 
@@ -118,7 +119,7 @@ def capture(
     actual = dict(zip((i.name for i in inputs), args or (), strict=False))
     places = {i.name: _place_of(i, actual.get(i.name), device) for i in inputs}
     graph_def = grappler.optimize(concrete, inputs, places, device)
-    sums.split(graph_def)
+    sums.split(graph_def, _SUMMED)
     _refuse_old_loops(graph_def, concrete)
     nodes = graphdefs.program_order(graph_def, (op.name for op in concrete.graph.get_operations()))
     _place_nodes(nodes, inputs, places, device)

@@ -25,6 +25,7 @@ from tfmem.planning.space import (
 from tfmem.planning.strategy import Strategy
 from tfmem.planning.tensorflowmem import TensorFlowMem, widest_window
 from tfmem.simulate import Simulation, allocate, simulate
+from tfmem.sums import joined
 
 _UNORDERED = 1.2
 """How far above its prediction the original's peak may be: nothing bounds what runs at once there
@@ -370,6 +371,7 @@ def _unchanged(before: _Original, request: Request, reason: str) -> Decision:
 
 def _original(graph: Graph, costs: Costs, request: Request) -> _Original:
     plan = Plan(device=request.device, host=request.host)
+    graph, costs = joined(graph, costs)
     allocation = allocate(graph, costs, plan, limit=request.limit)
     peaks = allocation.usual_bytes, allocation.worst_bytes
     return _Original(simulate(graph, costs, plan), *peaks, allocation.fits)
