@@ -4,13 +4,16 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint results clean
 
 demo: $(READY)
 	$(RUN) -m models.demo
 
 test: $(READY)
 	$(RUN) -m pytest -q
+
+results: $(READY)
+	$(RUN) -m models.bench all
 
 lint: $(READY)
 	$(RUN) -m ruff check .

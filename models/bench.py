@@ -18,7 +18,6 @@ import json
 import math
 import statistics
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from absl import app, flags
 
 from models import results
 from models.book import Book
+from models.capacity import capacity
 from models.frontier import draw, frontier, frontier_table
 from models.table import (
     show_bytes,
@@ -96,53 +96,6 @@ def run_alone(setting: Setting) -> Row:
     )
 
 
-def capacity(setting: Setting, modes: list[str]) -> list[Row]:
-    """The largest size, by the model's own measure of growth, that trains in each mode.
-
-    Searches by doubling and bisection; the search of a later mode starts from the first's answer.
-    Every run is recorded; returned is the largest that trained of each mode.
-    """
-    growth = load(setting.model).GROWTH
-    best: list[Row] = []
-    guess = getattr(setting.make_config(), growth)
-
-    for mode in modes:
-
-        def probe(value: int, mode: str = mode) -> Row:
-            changes = {**setting.changes, growth: value}
-            return record(run_alone(_in_mode(setting, mode, changes, starts_on_host=True)))
-
-        found = largest(probe, guess, flags.FLAGS.resolution)
-        if found is None:
-            best.append(Row(setting.model, mode, setting.limit, outcome="nothing trains"))
-            continue
-        best.append(found)
-        if mode == modes[0]:
-            guess = math.ceil(found.config[growth] * flags.FLAGS.first_guess)
-    return best
-
-
-def largest(probe: Callable[[int], Row], guess: int, resolution: float) -> Row | None:
-    """The row of the largest value that trains; None if 1 does not.
-
-    Doubles (or halves) from the guess until one value trains and one does not, then bisects until
-    the distance between them is at most `resolution` of the smaller, or 1.
-    """
-    best: Row | None = None
-    low, high = 0, 0
-    value = guess
-    while not high or high - low > max(1, low * resolution):
-        row = probe(value)
-        if row.has_trained:
-            low, best = value, row
-        else:
-            high = value
-        if high == 1:
-            return None
-        value = (low + high) // 2 if low and high else max(1, value * 2 if low else value // 2)
-    return best
-
-
 def compare(setting: Setting, modes: list[str], rounds: int) -> list[tuple[Row, float | None]]:
     """Each mode at one size: its row, and how far its variables are from the first mode's.
 
@@ -156,7 +109,7 @@ def compare(setting: Setting, modes: list[str], rounds: int) -> list[tuple[Row, 
         files = [str(Path(folder, f"{place}.npz")) for place in range(len(modes))]
         for number in range(rounds):
             for place, mode in enumerate(modes):
-                one = _in_mode(setting, mode, setting.changes)
+                one = setting.in_mode(mode)
                 save = "" if number else files[place]
                 rows[place].append(record(run_alone(dataclasses.replace(one, save=save))))
                 if save and Path(save).exists():
@@ -185,20 +138,6 @@ def _median(rows: list[Row]) -> Row:
     seconds = [row.step_seconds for row in rows if row.step_seconds is not None]
     return dataclasses.replace(
         rows[0], step_seconds=statistics.median(seconds) if seconds else None
-    )
-
-
-def _in_mode(
-    setting: Setting, mode: str, changes: dict[str, Any], starts_on_host: bool = False
-) -> Setting:
-    """The setting in another mode, with a host where the mode can use one."""
-    needs_host = mode == "tfmem" or "swap" in mode
-    return dataclasses.replace(
-        setting,
-        mode=mode,
-        changes=changes,
-        host_process=needs_host,
-        starts_on_host=starts_on_host and (mode == "tfmem" or "place" in mode),
     )
 
 
@@ -305,7 +244,13 @@ def _run(model: str) -> None:
 
 def _capacity(model: str) -> None:
     modes = flags.FLAGS.modes or ["plain", "order+swap+place"]
-    rows = capacity(_setting(model, steps=3), modes)
+    rows = capacity(
+        _setting(model, steps=3),
+        modes,
+        lambda setting: record(run_alone(setting)),
+        resolution=flags.FLAGS.resolution,
+        first_guess=flags.FLAGS.first_guess,
+    )
     print(capacity_table(rows, load(model).GROWTH))
 
 
@@ -318,7 +263,7 @@ def _compare(model: str) -> None:
 def _frontier(model: str) -> None:
     mode = flags.FLAGS.mode if flags.FLAGS.mode != "plain" else "recompute"
     setting = _setting(model, steps=5)
-    setting = _in_mode(setting, mode, setting.changes)
+    setting = setting.in_mode(mode)
     points = []
     for point in frontier(setting, flags.FLAGS.points, run_alone, _loss_difference):
         record(point.row)

@@ -58,6 +58,11 @@ def stages(depth: int) -> tuple[int, int, int, int]:
     return first, second, blocks - first - second - last, last
 
 
+def rounded(depth: int) -> int:
+    """The next depth that there is, 3n + 2 and at least 14."""
+    return max(14, 3 * round((depth - 2) / 3) + 2)
+
+
 def bottleneck(x: tf.Tensor, width: int, strides: int) -> tf.Tensor:
     """1 x 1, 3 x 3 and 1 x 1 convolutions beside the identity, or a projection to the new shape."""
     shortcut = x

@@ -19,15 +19,17 @@ from tqdm import tqdm
 
 import tfmem
 from models import published
+from models.capacity import capacity
 from models.comparators import COMPARATORS
 from models.frontier import lowest, within
-from models.table import markdown, show_bytes, show_difference, show_seconds
+from models.table import markdown, show_bytes, show_count, show_difference, show_seconds
 from models.train import Row, Setting
 
 Run = Callable[[Setting], Row]
 
 FIVE = ("moe_transformer", "transformer", "resnet", "wgan_gp", "deepspeech")
 
+MB = 10**6
 _STEPS = 6
 _QUARTER = 0.25
 
@@ -59,15 +61,14 @@ def _variants(model: str, run: Run) -> dict[str, Row]:
     rows = {"plain TensorFlow": run(setting)}
     for mode, meaning in COMPARATORS.items():
         rows[meaning] = run(dataclasses.replace(setting, mode=mode))
-    hosted = dataclasses.replace(setting, host_process=True)
     for name, mode in published.POLICY.items():
-        rows[f"TensorFlowMem's policy: {name}"] = run(dataclasses.replace(hosted, mode=mode))
+        rows[f"TensorFlowMem's policy: {name}"] = run(setting.in_mode(mode))
     most = rows["plain TensorFlow"].measured_peak_bytes
     if most is None:
         return rows
     planned = {
         "tfmem, order and recomputation": dataclasses.replace(setting, mode="recompute"),
-        "tfmem": dataclasses.replace(hosted, mode="tfmem", starts_on_host=True),
+        "tfmem": setting.in_mode("tfmem", starts_on_host=True),
     }
     for name, one in planned.items():
         refused = run(dataclasses.replace(one, budget=1))
@@ -142,7 +143,71 @@ def _draw_peaks(model: str, rows: dict[str, Row], folder: Path) -> None:
     pyplot.close(figure)
 
 
-SECTIONS = {"five models": five_models}
+def largest_moe(run: Run, folder: Path) -> str:
+    """The largest MoE transformer under a limit, plain and with tfmem."""
+    setting = Setting("moe_transformer", limit=600 * MB, steps=3)
+    rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.15, first_guess=48.0)
+    return _capacity_table(rows, "experts", published.LARGEST_MOE)
+
+
+def deepest_resnet(run: Run, folder: Path) -> str:
+    """The deepest ResNet under a limit at two sizes of the batch."""
+    parts = []
+    for batch, (before, after) in published.DEEPEST_RESNET.items():
+        changes = {"batch": batch, "side": 32, "width": 16, "depth": 50}
+        setting = Setting("resnet", changes=changes, limit=150 * MB, steps=3)
+        rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.15, first_guess=8.0)
+        said = f"depth {before} and {after}, {after / before:.1f} times"
+        parts.append(f"### Batch {batch}\n\n" + _capacity_table(rows, "depth", said))
+    return "\n\n".join(parts)
+
+
+def longest_deepspeech(run: Run, folder: Path) -> str:
+    """The longest DeepSpeech under a limit, and the step time by length."""
+    setting = Setting("deepspeech", limit=250 * MB, steps=4)
+    rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.15, first_guess=4.0)
+    parts = [_capacity_table(rows, "length", published.LONGEST_DEEPSPEECH)]
+    if not all(row.has_trained for row in rows):
+        return parts[0]
+    lengths = [rows[0].config["length"], rows[1].config["length"]]
+    lines = []
+    for length in sorted({lengths[0] // 2, lengths[0], *lengths[1:]}):
+        changes = {"length": length}
+        plain, ours = (
+            run(setting.in_mode(mode, changes, starts_on_host=True)) for mode in ("plain", "tfmem")
+        )
+        seconds = [show_seconds(row.step_seconds) for row in (plain, ours)]
+        each = [
+            f"{1e3 * row.step_seconds / length:.2f} ms" if row.step_seconds else "-"
+            for row in (plain, ours)
+        ]
+        lines.append([str(length), *seconds, *each])
+    header = ["frames", "plain, a step", "tfmem, a step", "plain, a frame", "tfmem, a frame"]
+    return "\n\n".join([*parts, markdown(header, lines)])
+
+
+def _capacity_table(rows: Sequence[Row], growth: str, said: str) -> str:
+    """What trained of each mode, beside what was published."""
+    header = ["", growth, "ratio", "parameters", "ratio", "limit", "peak", "step", "outcome"]
+    first = rows[0]
+    lines = []
+    for row in rows:
+        size = row.config.get(growth)
+        lines.append([
+            {"plain": "plain TensorFlow"}.get(row.mode, row.mode), str(size),
+            _ratio(size, first.config.get(growth)), show_count(row.parameters),
+            _ratio(row.parameters, first.parameters), show_bytes(row.limit_bytes),
+            show_bytes(row.measured_peak_bytes), show_seconds(row.step_seconds), row.outcome[:80],
+        ])  # fmt: skip
+    return markdown(header, lines) + f"\n\nPublished: {said}."
+
+
+SECTIONS = {
+    "five models": five_models,
+    "largest MoE": largest_moe,
+    "deepest ResNet": deepest_resnet,
+    "longest DeepSpeech": longest_deepspeech,
+}
 
 
 def write(run: Run, folder: Path, path: Path, only: Sequence[str] = ()) -> None:

@@ -36,6 +36,7 @@ class Model(Protocol):
       CONFIGS: its configurations (frozen dataclasses) by name; "small" is the default.
       GROWTH: the field of the configuration by which the model grows.
       build: makes the variables and the step of a configuration.
+      rounded: where not every size will do, the next one that does.
     """
 
     CONFIGS: Mapping[str, Any]

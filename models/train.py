@@ -119,7 +119,7 @@ class Setting:
       config: "small" or "published".
       changes: fields of the configuration to replace, by name.
       mode: one of `MODES`.
-      budget: bytes that tfmem may use; None leaves it to tfmem.
+      budget: bytes that tfmem may use; None for the limit, if there is one.
       limit: hard limit in bytes of the process, to be reported; see `limit_memory`.
       steps: how many steps.
       host_process: whether a second local process lends its memory where there is no GPU.
@@ -143,6 +143,18 @@ class Setting:
     save: str = ""
     timeline: str = ""
     log: str = ""
+
+    def in_mode(
+        self, mode: str, changes: dict[str, Any] | None = None, starts_on_host: bool = False
+    ) -> Setting:
+        """The same in another mode, with a host where the mode can use one."""
+        return dataclasses.replace(
+            self,
+            mode=mode,
+            changes=self.changes if changes is None else changes,
+            host_process=mode == "tfmem" or "swap" in mode,
+            starts_on_host=starts_on_host and (mode == "tfmem" or "place" in mode),
+        )
 
     def make_config(self) -> Any:
         """The model's configuration with the changes made."""
@@ -280,7 +292,7 @@ def _prepare(
     is_planned = setting.mode in ("tfmem", "recompute")
     optimized = tfmem.optimize(
         function,
-        budget=setting.budget,
+        budget=setting.budget or (setting.limit if is_planned else None),
         host=host,
         techniques=TECHNIQUES[setting.mode],
         strategy=None if is_planned else tfmem.TensorFlowMem(),

@@ -30,6 +30,7 @@ from models import (
 )
 from models.adafactor import Adafactor
 from models.book import Book
+from models.capacity import largest
 from models.frontier import lowest
 from models.task import Task
 
@@ -251,12 +252,12 @@ def test_largest_finds_the_boundary(most, guess):
         outcome = "trained" if value <= most else "out of memory"
         return train.Row("m", "plain", outcome=outcome, config={"size": value})
 
-    assert bench.largest(probe, guess, resolution=0.0).config["size"] == most
-    assert bench.largest(probe, guess, resolution=0.1).config["size"] >= most / 1.1 - 1
+    assert largest(probe, guess, resolution=0.0).config["size"] == most
+    assert largest(probe, guess, resolution=0.1).config["size"] >= most / 1.1 - 1
 
 
 def test_largest_is_none_where_nothing_trains():
-    assert bench.largest(lambda _: train.Row("m", "plain", outcome="no"), 8, 0.1) is None
+    assert largest(lambda _: train.Row("m", "plain", outcome="no"), 8, 0.1) is None
 
 
 def test_difference_of_variables_is_relative_to_the_largest(tmp_path):
