@@ -196,7 +196,8 @@ class Allocation:
 
     Attributes:
       worst_bytes: most bytes in use, as `get_memory_info` counts them, in any of the steps.
-      usual_bytes: the most in nine steps of ten: the padding differs from step to step.
+      usual_bytes: the most in nine steps of ten of the first process: the padding differs from step
+        to step.
       reserved_bytes: bytes of all regions at the end.
       fits: whether a limit, if there is one, was enough.
     """
@@ -219,7 +220,8 @@ def processes(lifetimes: Lifetimes, limit: int | None = None, count: int = 1) ->
     """Allocators of processes that have built a model, and but for the first run others before.
 
     Args:
-      lifetimes: of what is to run there next; what ran before had tensors of such sizes.
+      lifetimes: of what is to run there next; what ran before had tensors of such sizes, and small
+        ones of less than a thousandth of the largest.
       limit: the allocators' hard limit, which they have claimed at once.
       count: how many.
     """
@@ -260,13 +262,14 @@ def replay(
     Args:
       lifetimes: when each buffer begins and ends.
       workspace, within: as for `requests`.
-      pools: the allocators; what is in use there already does not count.
+      pools: the allocators, that of the usual process first; what is in use there does not count.
       steps: how many in each; padding differs from one to the next.
     """
     step, pools = _Step(lifetimes, workspace, within), list(pools)
-    peaks = [peak for pool in pools for peak in step.run(pool, steps)]
-    usual = int(np.quantile(peaks, _USUAL, method="higher"))
-    return Allocation(max(peaks), usual, pools[0].reserved, all(pool.fits for pool in pools))
+    peaks = [step.run(pool, steps) for pool in pools]
+    usual = int(np.quantile(peaks[0], _USUAL, method="higher"))
+    worst = max(map(max, peaks))
+    return Allocation(worst, usual, pools[0].reserved, all(pool.fits for pool in pools))
 
 
 class _Step:

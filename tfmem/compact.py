@@ -6,7 +6,7 @@ depends on the graph alone (not on order, plan or device) and is made once for e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tfmem import ops
@@ -36,6 +36,7 @@ class Compact:
       source: the value whose buffer a VIEW gives out or an ASSIGN adopts, else -1.
       takes: for PLAIN nodes, values whose buffer an output may take over, in order of preference.
       taker: the value that takes it over, else -1.
+      outputs: each node's values in the order in which they are allocated.
       variables: numbers of the variables each node holds, reads or updates.
       copied: numbers of the variables in copy-on-read mode.
       variable_nodes: node of each variable.
@@ -58,6 +59,7 @@ class Compact:
     source: list[int] = field(default_factory=list)
     takes: list[tuple[int, ...]] = field(default_factory=list)
     taker: list[int] = field(default_factory=list)
+    outputs: list[Sequence[int]] = field(default_factory=list)
     variables: list[tuple[int, ...]] = field(default_factory=list)
     copied: set[int] = field(default_factory=set)
     variable_nodes: list[int] = field(default_factory=list)
@@ -149,7 +151,7 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int]) -> None:
     made.kind.append(kind)
     made.source.append(source if kind in (VIEW, ASSIGN) else -1)
     made.reads.append(tuple(v for v in inputs if v not in handles))
-    _add_takeover(made, kind, facts, inputs)
+    _add_outputs(made, kind, facts, inputs)
 
 
 def _kind_of(
@@ -177,7 +179,7 @@ def _kind_of(
     return PLAIN, -1
 
 
-def _add_takeover(made: Compact, kind: int, facts: ops.Facts, inputs: list[int]) -> None:
+def _add_outputs(made: Compact, kind: int, facts: ops.Facts, inputs: list[int]) -> None:
     first, end = made.first[-2:]
     output = first + facts.taker
     takes: list[int] = []
@@ -187,6 +189,10 @@ def _add_takeover(made: Compact, kind: int, facts: ops.Facts, inputs: list[int])
                 takes.append(inputs[i])
     made.takes.append(tuple(takes))
     made.taker.append(output if takes else -1)
+    outputs: Sequence[int] = range(first, end)
+    if (last := facts.last) is not None:
+        outputs = sorted(outputs, key=lambda value: value == first + last)
+    made.outputs.append(outputs)
 
 
 def _count_uses(made: Compact, outputs: Iterable[int]) -> None:

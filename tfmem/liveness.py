@@ -172,7 +172,7 @@ class _Replay:
         if kind == PLAIN:
             if graph.takes[node]:
                 taken = self._take_over(node, reads)
-            for value in range(graph.first[node], graph.first[node + 1]):
+            for value in graph.outputs[node]:
                 if value != taken:
                     self.buffer[value] = self.make(value, self.uses[value], host)
         elif kind == VIEW:
