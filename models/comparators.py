@@ -39,7 +39,9 @@ def changed(mode: str, config: Any) -> Any:
       CannotRun: the model knows nothing of it.
     """
     if mode == "remat_scope":
-        raise CannotRun("RematScope acts on layers of Keras 3; this model has none")
+        if not hasattr(config, "library"):
+            raise CannotRun("RematScope acts on layers of Keras 3; this model has none")
+        return dataclasses.replace(config, library="remat")
     if mode != "recompute_grad":
         return config
     if not hasattr(config, "recompute_grad"):

@@ -24,6 +24,8 @@ class Config(transformer.Config):
     group: int = size(1024, "Tokens that compete for the experts' capacity; at most a batch.")
     capacity_factor: float = size(1.25, "Room of the experts over the tokens of a group.")
     balance: float = size(1e-2, "Weight of the load balancing loss.")
+    parts: int = size(1, "Variables along which the experts of a layer are split; divides them.")
+    gathered: int = size(0, "1 to gather each expert's tokens, without capacity and padding.")
 
     @property
     def tokens_per_group(self) -> int:
@@ -55,31 +57,75 @@ GROWTH = "experts"
 
 
 class Experts(tf.Module):
-    """A mixture-of-experts layer: each token goes to its two best experts, as room permits."""
+    """A mixture-of-experts layer: each token goes to its two best experts.
+
+    Experts have a capacity, up to which they are padded; or their tokens are gathered, as many as
+    there are.
+    """
 
     def __init__(self, config: Config, weights: Weights, name: str) -> None:
         super().__init__(name="experts")
         c = self.config = config
         self.norm = weights.ones(f"{name}/experts/norm", c.d_model)
         self.gate = weights(f"{name}/experts/gate", c.d_model, c.experts)
-        self.inner = weights(f"{name}/experts/inner", c.experts, c.d_model, c.hidden)
-        self.outer = weights(f"{name}/experts/outer", c.experts, c.hidden, c.d_model)
+        each = c.experts // c.parts
+        self.parts = [
+            (
+                weights(f"{name}/experts/inner{part}", each, c.d_model, c.hidden),
+                weights(f"{name}/experts/outer{part}", each, c.hidden, c.d_model),
+            )
+            for part in range(c.parts)
+        ]
 
     def __call__(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The layer's output, of the shape of `x`, and its load balancing loss."""
         c = self.config
         tokens = tf.reshape(normalise(x, self.norm), (-1, c.tokens_per_group, c.d_model))
         gates = tf.nn.softmax(tf.einsum("gsd,de->gse", tokens, self.gate))
-        dispatch, combine, loss = route(gates, c.capacity)
+        done, loss = (self._gathered if c.gathered else self._padded)(tokens, gates)
+        return tf.reshape(done, x.shape), c.balance * loss
 
+    def _padded(self, tokens: tf.Tensor, gates: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """By the experts as room permits; a token without a seat gets nothing."""
+        c = self.config
+        dispatch, combine, loss = route(gates, c.capacity)
         room = (-1, c.experts, c.capacity, c.d_model)
         sent = tf.reshape(tf.matmul(dispatch, tokens, transpose_a=True), room)
         sent = tf.reshape(tf.transpose(sent, (1, 0, 2, 3)), (c.experts, -1, c.d_model))
-        done = tf.matmul(tf.nn.relu(tf.matmul(sent, self.inner)), self.outer)
+        shares = tf.split(sent, c.parts) if c.parts > 1 else [sent]
+        answers = [
+            tf.matmul(tf.nn.relu(tf.matmul(share, inner)), outer)
+            for share, (inner, outer) in zip(shares, self.parts, strict=True)
+        ]
+        done = tf.concat(answers, axis=0) if c.parts > 1 else answers[0]
         done = tf.transpose(tf.reshape(done, (c.experts, -1, c.capacity, c.d_model)), (1, 0, 2, 3))
         done = tf.reshape(done, (-1, c.experts * c.capacity, c.d_model))
+        return tf.matmul(combine, done), loss
 
-        return tf.reshape(tf.matmul(combine, done), x.shape), c.balance * loss
+    def _gathered(self, tokens: tf.Tensor, gates: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """By the experts without capacity: each takes the tokens that chose it, one by one."""
+        c = self.config
+        first, second, loss = choose(gates)
+        tokens = tf.reshape(tokens, (-1, c.d_model))
+        gates = tf.reshape(gates, (-1, c.experts)) * tf.reshape(first + second, (-1, c.experts))
+        shares = gates / (tf.reduce_sum(gates, axis=-1, keepdims=True) + 1e-9)
+        done = tf.zeros_like(tokens)
+        experts = (pair for part in self.parts for pair in zip(*map(tf.unstack, part), strict=True))
+        for share, (inner, outer) in zip(tf.unstack(shares, axis=1), experts, strict=True):
+            rows = tf.where(share > 0.0)
+            answer = tf.matmul(tf.nn.relu(tf.matmul(tf.gather_nd(tokens, rows), inner)), outer)
+            weighted = answer * tf.gather_nd(share, rows)[:, tf.newaxis]
+            done = tf.tensor_scatter_nd_add(done, rows, weighted)
+        return done, loss
+
+
+def choose(gates: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The two best experts of each token, one-hot as `gates`, and the load balancing loss."""
+    experts = gates.shape[-1]
+    first = tf.one_hot(tf.argmax(gates, axis=-1), experts)
+    second = tf.one_hot(tf.argmax(gates * (1.0 - first), axis=-1), experts)
+    density, proxy = tf.reduce_mean(first, axis=1), tf.reduce_mean(gates, axis=1)
+    return first, second, tf.reduce_mean(density * proxy) * experts**2
 
 
 def route(gates: tf.Tensor, capacity: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -97,12 +143,7 @@ def route(gates: tf.Tensor, capacity: int) -> tuple[tf.Tensor, tf.Tensor, tf.Ten
       combine: the same places with the weights of the experts' answers.
       loss: the load balancing loss, 1 where the load is even.
     """
-    experts = gates.shape[-1]
-    first = tf.one_hot(tf.argmax(gates, axis=-1), experts)
-    second = tf.one_hot(tf.argmax(gates * (1.0 - first), axis=-1), experts)
-    density, proxy = tf.reduce_mean(first, axis=1), tf.reduce_mean(gates, axis=1)
-    loss = tf.reduce_mean(density * proxy) * experts**2
-
+    first, second, loss = choose(gates)
     taken = tf.reduce_sum(first, axis=1, keepdims=True)
     seats = (
         _seat(first, tf.cumsum(first, axis=1, exclusive=True), capacity),
@@ -129,6 +170,8 @@ def build(config: Config) -> Task:
             f"batch * length = {config.batch * config.length} tokens do not make whole groups of "
             f"{config.tokens_per_group}; choose --group to divide them"
         )
+    if config.experts % config.parts:
+        raise ValueError(f"{config.experts} experts do not make {config.parts} equal parts")
     return transformer.task(config, Experts)
 
 

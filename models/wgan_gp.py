@@ -6,7 +6,7 @@ is a gradient's norm, so the critic's own gradient is of the second order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -27,6 +27,7 @@ class Config:
     noise: int = size(128, "Random numbers from which a picture is made.")
     critic_steps: int = size(5, "Updates of the critic for each of the generator.")
     penalty: float = size(10.0, "Weight of the gradient penalty.")
+    recompute_grad: int = size(0, "1 to recompute blocks by hand, but where the penalty is.")
     learning_rate: float = size(1e-4, "Adam's step size.")
     seed: int = size(0, "Seed of the weights, the noise and the batches.")
 
@@ -105,6 +106,11 @@ class Block(tf.Module):
         return self.shortcut(x) + y
 
 
+def recomputed(block: Block, is_recomputed: bool) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The block, with `tf.recompute_grad` if asked: it has no gradient of the second order."""
+    return tf.recompute_grad(block) if is_recomputed else block
+
+
 def doubled(x: tf.Tensor) -> tf.Tensor:
     """Each dot four times."""
     batch, height, width, channels = x.shape
@@ -139,7 +145,7 @@ class Generator(tf.Module):
     def __call__(self, noise: tf.Tensor) -> tf.Tensor:
         x = tf.reshape(tf.matmul(noise, self.project), (noise.shape[0], 4, 4, -1))
         for block in self.blocks:
-            x = block(x)
+            x = recomputed(block, self.config.recompute_grad)(x)
         return tf.tanh(self.last(tf.nn.relu(self.norm(x))))
 
 
@@ -157,10 +163,10 @@ class Critic(tf.Module):
         ]
         self.rate = w("rate", 16 * c.channels(c.blocks), 1)
 
-    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+    def __call__(self, x: tf.Tensor, is_recomputed: bool = False) -> tf.Tensor:
         x = self.first(x)
         for block in self.blocks:
-            x = block(x)
+            x = recomputed(block, is_recomputed)(x)
         return tf.reshape(tf.matmul(tf.reshape(x, (x.shape[0], -1)), self.rate), (-1,))
 
 
@@ -184,6 +190,9 @@ def build(config: Config) -> Task:
         noise = (config.batch, config.noise)
         return generator(random(kind, noise, tf.random.stateless_normal))
 
+    def rate(pictures: tf.Tensor) -> tf.Tensor:
+        return critic(pictures, bool(config.recompute_grad))
+
     def critic_loss(real: tf.Tensor, kind: int) -> tf.Tensor:
         fake = fakes(2 * kind)
         share = random(2 * kind + 1, (config.batch, 1, 1, 1), tf.random.stateless_uniform)
@@ -193,7 +202,7 @@ def build(config: Config) -> Task:
             rating = critic(mixed)
         slope = tf.reduce_sum(tf.square(tape.gradient(rating, mixed)), (1, 2, 3))
         excess = tf.square(tf.sqrt(slope + 1e-12) - 1.0)
-        distance = tf.reduce_mean(critic(real)) - tf.reduce_mean(critic(fake))
+        distance = tf.reduce_mean(rate(real)) - tf.reduce_mean(rate(fake))
         return config.penalty * tf.reduce_mean(excess) - distance
 
     def update(which: int, tape: tf.GradientTape, loss: tf.Tensor) -> None:
@@ -208,7 +217,7 @@ def build(config: Config) -> Task:
                 loss = critic_loss(real, kind)
             update(1, tape, loss)
         with tf.GradientTape() as tape:
-            disliked = -tf.reduce_mean(critic(fakes(2 * len(pictures))))
+            disliked = -tf.reduce_mean(rate(fakes(2 * len(pictures))))
         update(0, tape, disliked)
         return loss
 

@@ -115,6 +115,20 @@ def test_sizes_that_depend_on_data_are_bounded():
     assert captured.bounds == {Value("Unique"): (7,)}
 
 
+def test_sizes_of_gradients_of_broadcasts_follow_from_bounds():
+    def step(x):
+        rows = tf.where(x[:, 0] > 0.0)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.gather_nd(x, rows) * tf.gather_nd(x[:, 0], rows)[:, tf.newaxis]
+        return tape.gradient(y, x)
+
+    captured = captured_from(tf.function(step), tf.ones([7, 3]))
+    axes = [n.nbytes for n in captured.graph.nodes if n.op == "BroadcastGradientArgs"]
+    assert axes == [(0, 4)]
+    assert (7 * 4,) in [node.nbytes for node in captured.graph.nodes if node.op == "Sum"]
+
+
 def test_bodies_of_loops_and_branches():
     captured = captured_from(CASES["while_loop"]().function, matrix(1, 4, 8))
     loops = [node for node in captured.graph.nodes if node.op in ("While", "StatelessWhile")]

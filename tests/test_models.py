@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from models import (
     bench,
+    comparators,
     convnet,
     deepspeech,
     images,
@@ -154,6 +155,28 @@ def test_capacity_shrinks_with_experts_but_not_below_four():
 def test_tokens_that_make_no_whole_groups_are_refused():
     with pytest.raises(ValueError, match="choose --group to divide them"):
         moe_transformer.build(dataclasses.replace(TINY_MOE, group=100))
+
+
+def test_gathered_tokens_get_what_padded_ones_get_where_there_is_room():
+    roomy = dataclasses.replace(TINY_MOE, capacity_factor=8.0, dropout=0.0)
+    gathered = dataclasses.replace(roomy, gathered=1)
+    assert losses_of(moe_transformer.build(gathered), 4) == pytest.approx(
+        losses_of(moe_transformer.build(roomy), 4), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("gathered", [0, 1])
+def test_experts_in_parts_are_as_many_and_train(gathered):
+    config = dataclasses.replace(TINY_MOE, parts=4, gathered=gathered)
+    task = moe_transformer.build(config)
+    assert task.parameters == moe_transformer.build(TINY_MOE).parameters
+    losses = losses_of(task, 30)
+    assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
+
+
+def test_experts_that_make_no_equal_parts_are_refused():
+    with pytest.raises(ValueError, match="4 experts do not make 3 equal parts"):
+        moe_transformer.build(dataclasses.replace(TINY_MOE, parts=3))
 
 
 # --- Adafactor
@@ -315,6 +338,31 @@ def test_the_least_budget_is_found_from_below():
 def test_a_comparator_that_cannot_run_says_why():
     row = train.train(train.Setting("convnet", mode="recompute_grad"))
     assert row.outcome.startswith("cannot run: the model has no blocks")
+
+
+@pytest.mark.parametrize(
+    ("module", "config"),
+    [
+        (transformer, transformer.Config(**TINY)),
+        (resnet, resnet.Config(depth=14, width=8, side=32, batch=8)),
+        (wgan_gp, wgan_gp.Config(width=4, blocks=2, batch=8, critic_steps=2)),
+        (deepspeech, deepspeech.Config(length=32, width=32)),
+    ],
+    ids=["transformer", "resnet", "wgan_gp", "deepspeech"],
+)
+def test_recomputation_by_hand_gives_the_same_losses(module, config):
+    by_hand = comparators.changed("recompute_grad", config)
+    assert losses_of(module.build(by_hand), 3) == pytest.approx(
+        losses_of(module.build(config), 3), rel=1e-5
+    )
+
+
+def test_a_resnet_of_keras_3_gives_the_same_losses_under_its_remat_scope():
+    config = resnet.Config(depth=14, width=8, side=32, batch=8, library="keras")
+    remat = comparators.changed("remat_scope", config)
+    assert losses_of(resnet.build(remat), 3) == pytest.approx(
+        losses_of(resnet.build(config), 3), rel=1e-6
+    )
 
 
 def test_compare_table_aligns_modes_and_differences():

@@ -117,8 +117,8 @@ def import_sized(
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
     A value that is `known`, or bounded although it depends on data, or whose shape TensorFlow's
-    Python code told the trace, is fed to its readers as if it were an input of that shape. All such
-    shapes are returned with the graph.
+    Python code told the trace, is fed to its readers as if it were an input of that shape. Axes that
+    follow from shapes are constants to their readers. All such shapes are returned with the graph.
     """
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
     names = {item.name for item in sized}
@@ -130,17 +130,37 @@ def import_sized(
     graph = func_graph_lib.FuncGraph("tfmem_sizes")
     import_graph(graph, nodes, sized)
     fixed: dict[Value, Shape] = {}
-    wanted = {**_bounds(graph), **_told(graph, traced), **known}
+    axes = _axes(graph)
+    wanted = {**_bounds(graph), **_told(graph, traced), **known, **_shapes_of(axes)}
     while wanted.keys() - fixed.keys():
         fixed = wanted
         extra = [
             Input(_fixed_name(v), graph.get_tensor_by_name(str(v)).dtype, None, shape)
             for v, shape in fixed.items()
+            if v not in axes
         ]
         graph = func_graph_lib.FuncGraph("tfmem_sizes")
-        import_graph(graph, _reading_inputs(nodes, fixed), [*sized, *extra])
-        wanted = {**_bounds(graph), **fixed}
+        import_graph(graph, _reading_inputs(nodes, fixed, axes), [*sized, *extra])
+        axes |= _axes(graph)
+        wanted = {**_bounds(graph), **_shapes_of(axes), **fixed}
     return graph, fixed
+
+
+def _axes(graph: FuncGraph) -> dict[Value, tuple[int, ...]]:
+    """Axes over which gradients of broadcasts are summed, where both shapes are known."""
+    result = {}
+    for op in graph.get_operations():
+        if op.type != "BroadcastGradientArgs":
+            continue
+        before, other = (_constant(t) for t in op.inputs)
+        if before is not None and other is not None:
+            for i, found in enumerate(shapes.broadcast_axes(before, other)):
+                result[Value(op.name, i)] = found
+    return result
+
+
+def _shapes_of(constants: Mapping[Value, tuple[int, ...]]) -> dict[Value, Shape]:
+    return {value: (len(found),) for value, found in constants.items()}
 
 
 def _bounds(graph: FuncGraph) -> dict[Value, Shape]:
@@ -171,10 +191,18 @@ def _told(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
     return result
 
 
-def _reading_inputs(graph_def: GraphDef, fixed: Mapping[Value, Shape]) -> GraphDef:
-    """A copy in which the readers of `fixed` values read inputs named ``node:index`` instead."""
+def _reading_inputs(
+    graph_def: GraphDef, fixed: Mapping[Value, Shape], constants: Mapping[Value, tuple[int, ...]]
+) -> GraphDef:
+    """A copy in which readers of `fixed` values read inputs, and constants, named for them."""
     result = type(graph_def)()
     result.CopyFrom(graph_def)
+    types = {node.name: node.attr["T"].type for node in graph_def.node}
+    for value, numbers in constants.items():
+        made = result.node.add(name=_fixed_name(value), op="Const")
+        made.attr["dtype"].type = types[value.node]
+        dtype = tf.as_dtype(types[value.node])
+        made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(numbers, dtype, [len(numbers)]))
     for node in result.node:
         for i, text in enumerate(node.input):
             if text[0] != "^" and (value := parse_value(text)) in fixed:

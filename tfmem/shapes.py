@@ -86,6 +86,17 @@ def most_elements(op: str, inputs: Sequence[Shape | None], index: int) -> Shape 
     return (count,) if op in BOUNDED_OPS and len(inputs[0]) == 1 else None
 
 
+def broadcast_axes(first: Shape, second: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Axes of the broadcast shape along which each of two shapes was stretched."""
+    rank = max(len(first), len(second))
+    one, other = ((1,) * (rank - len(shape)) + tuple(shape) for shape in (first, second))
+
+    def stretched(shape: Shape, beside: Shape) -> tuple[int, ...]:
+        return tuple(i for i in range(rank) if shape[i] == 1 != beside[i])
+
+    return stretched(one, other), stretched(other, one)
+
+
 # Operations. Inputs and output have known shapes here.
 
 
