@@ -117,8 +117,9 @@ def import_sized(
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
     A value that is `known`, or bounded although it depends on data, or whose shape TensorFlow's
-    Python code told the trace, is fed to its readers as if it were an input of that shape. Axes that
-    follow from shapes are constants to their readers. All such shapes are returned with the graph.
+    Python code told the trace, is fed to its readers as if it were an input of that shape. Axes
+    that follow from shapes are constants to their readers. All such shapes are returned with the
+    graph.
     """
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
     names = {item.name for item in sized}
