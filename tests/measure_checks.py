@@ -73,6 +73,20 @@ def variable_mib(mib: int) -> int:
     return int(tf.Variable(tf.zeros([mib, MIB], tf.uint8))[0, 0])
 
 
+def probed(free_mib: int) -> list[float]:
+    """Rates found on a device that has little room left."""
+    import tensorflow as tf
+
+    from tfmem import devices, measure, pricing
+
+    current, _ = measure.memory_info("CPU:0")
+    region = measure.region_bytes("CPU:0") or 0
+    others = tf.zeros([region - current - free_mib * MIB], tf.uint8)
+    rates = pricing._rates(devices.full_name("CPU:0"))
+    assert others.shape[0] > 0
+    return [] if rates is None else [rates.flops, rates.nbytes]
+
+
 def fails() -> None:
     """An error of the user's."""
     raise KeyError("of mine")

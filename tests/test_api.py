@@ -106,6 +106,19 @@ def test_inside_another_function_and_as_a_concrete_one():
     assert concrete(X, scale=tf.constant(0.5)) == step(X)
 
 
+def test_loops_and_branches_run_inside_another_function():
+    def inner(x):
+        y = x * 2.0 if tf.reduce_sum(x) > 0 else -x
+        for _ in tf.range(3):
+            y = tf.tanh(y @ tf.transpose(y))
+        return tf.reduce_sum(tf.nn.relu(y @ tf.transpose(y)))
+
+    step = tfmem.optimize(inner, **ORDER)
+    outer = tf.function(lambda x: step(x) + 1.0)
+    for x in (tf.ones([8, 8]), -tf.ones([8, 8])):
+        assert outer(x) == step(x) + 1.0 == inner(x) + 1.0
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_functions_of_every_kind_run(name):
     """Small as they are, most are left as they are; none may fail or change."""

@@ -108,6 +108,13 @@ def test_what_cannot_be_run_is_refused():
         run_limited(measure_checks.killed, limit_bytes=1000, timeout=1)
 
 
+def test_a_device_that_is_nearly_full_is_probed_with_less():
+    outcome = run(measure_checks.probed, 6, limit_mib=40, reserve=True)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    assert len(outcome.result) == 2
+    assert min(outcome.result) > 1e6
+
+
 def test_no_statistics_is_an_error_with_a_remedy():
     found = run(measure_checks.no_statistics).result
     assert "keeps no statistics" in found["without"]

@@ -179,6 +179,7 @@ class Optimized:
             self._bound[instance] = Optimized(self.original.__get__(instance, owner), self._options)
         return self._bound[instance]
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         entry = self._entry(args, kwargs)
         if entry.rewritten is None:
@@ -207,6 +208,7 @@ class Optimized:
                     _log.warning("%s: the plan made from sizes is kept: %s", self.name, error)
         return result
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten ConcreteFunction for these arguments; the original's if unchanged."""
         entry = self._entry(args, kwargs)

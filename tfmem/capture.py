@@ -161,7 +161,8 @@ def refuse_compiled(concrete: Any) -> None:
     definitions = [concrete.function_def]
     definitions += [f.cached_definition for f in concrete.graph._functions.values()]
     for definition in definitions:
-        if definition.attr["_XlaMustCompile"].b:
+        attrs = definition.attr  # to look a missing one up would put an empty one there
+        if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
             name = _plain_name(definition.signature.name)
             raise UnsupportedFunctionError(
                 f"{name} is compiled by XLA (jit_compile=True), whose memory TensorFlow's executor "

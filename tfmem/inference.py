@@ -198,7 +198,8 @@ def _reading_inputs(
     """A copy in which readers of `fixed` values read inputs, and constants, named for them."""
     result = type(graph_def)()
     result.CopyFrom(graph_def)
-    types = {node.name: node.attr["T"].type for node in graph_def.node}
+    holders = {value.node for value in constants}
+    types = {node.name: node.attr["T"].type for node in graph_def.node if node.name in holders}
     for value, numbers in constants.items():
         made = result.node.add(name=_fixed_name(value), op="Const")
         made.attr["dtype"].type = types[value.node]

@@ -198,16 +198,19 @@ def _call(target: str, args: Sequence[Any]) -> Any:
     return None
 
 
+_NO_CONSTANT = ("Cannot parse tensor from proto", "Unable to evaluate a constant node")
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception, or one that caused it, says that memory ran out.
 
-    Where memory for a constant is missing, TensorFlow 2.21 says that it cannot parse the constant.
+    Where memory for a constant is missing, TensorFlow 2.21 cannot parse or evaluate the constant.
     """
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, MemoryError) or type(seen).__name__ == "ResourceExhaustedError":
             return True
-        if "Cannot parse tensor from proto" in str(seen):
+        if any(text in str(seen) for text in _NO_CONSTANT):
             return True
         seen = seen.__cause__ or seen.__context__
     return False

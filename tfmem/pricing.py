@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from tfmem import profiler, profiles
 from tfmem.capture import Captured
 from tfmem.costs import Costs, Link, Rates, static_costs, with_link, with_measured
 from tfmem.ir import Graph
+from tfmem.limited import is_out_of_memory
 from tfmem.planning.search import Request
 
 _log = logging.getLogger("tfmem")
+
+Probe = TypeVar("Probe", Rates, Link)
 
 _WARM_UP = 1
 _TRACED = 3
@@ -41,7 +44,8 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
     if is_static:
         return costs
     if request.host and request.techniques & {"swap", "place"}:
-        costs = with_link(costs, _link(request.device, request.host))
+        link = _link(request.device, request.host)
+        costs = with_link(costs, link) if link else costs
     seconds = measured(graph, request)
     return with_measured(costs, graph, seconds) if seconds else costs
 
@@ -51,22 +55,34 @@ def measured(graph: Graph, request: Request) -> dict[str, float]:
     return dict(profiles.seconds_of(graph, request.device, profiler.machine()) or {})
 
 
-def _rates(device: str) -> Rates:
-    machine = profiler.machine()
-    rates = profiles.probed(Rates, machine, device)
-    if rates is None:
-        rates = profiler.probe_rates(device)
-        profiles.keep_probe(rates, machine, device)
-    return rates
+def _rates(device: str) -> Rates | None:
+    return _known(Rates, lambda side: profiler.probe_rates(device, side), device)
 
 
-def _link(device: str, host: str) -> Link:
+def _link(device: str, host: str) -> Link | None:
+    return _known(Link, lambda side: profiler.probe_link(device, host, side), device, host)
+
+
+def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> Probe | None:
+    """What was probed before of some devices, or is now; None if they have no room for that.
+
+    Only what the largest probe finds is kept for later.
+    """
     machine = profiler.machine()
-    link = profiles.probed(Link, machine, device, host)
-    if link is None:
-        link = profiler.probe_link(device, host)
-        profiles.keep_probe(link, machine, device, host)
-    return link
+    found: Probe | None = profiles.probed(kind, machine, *devices)
+    for side in profiler.PROBE_SIDES if found is None else ():
+        try:
+            found = probe(side)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            continue
+        if side == profiler.PROBE_SIDES[0]:
+            profiles.keep_probe(found, machine, *devices)
+        return found
+    if found is None:
+        _log.info("%s cannot be probed, usual rates are taken: no room", " and ".join(devices))
+    return found
 
 
 class Tracing:

@@ -29,7 +29,11 @@ _log = logging.getLogger("tfmem")
 _EVERY_OP = 3
 """Level of the host tracer at which cheap ops are reported too."""
 
-_PROBE_SIDE, _PRODUCTS, _SMALL_NODES, _PROBES = 1024, 4, 256, 5
+_PRODUCTS, _SMALL_NODES, _PROBES = 4, 256, 5
+
+PROBE_SIDES = (1024, 512, 256)
+"""Sides of the square matrices that a device is probed with: smaller ones where it is nearly full,
+which tell less of its speed."""
 """Rows and columns of the matrix that probes work on, how often they do, and repetitions."""
 
 
@@ -113,8 +117,12 @@ def median_seconds(steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: statistics.median(seconds) for name, seconds in every.items()}
 
 
-def probe_rates(device: str) -> Rates:
-    """Measures how fast a device, given by its full name, computes and moves bytes."""
+def probe_rates(device: str, side: int) -> Rates:
+    """Measures how fast a device, given by its full name, computes and moves bytes.
+
+    Raises:
+      tf.errors.ResourceExhaustedError: it has no room for some matrices of this side.
+    """
 
     def nothing(value: tf.Tensor) -> tf.Tensor:
         with tf.device(device):
@@ -141,20 +149,24 @@ def probe_rates(device: str) -> Rates:
             return found[-1, -1]
 
     with tf.device(device):
-        square = tf.zeros([_PROBE_SIDE, _PROBE_SIDE])
-        larger = tf.zeros([2 * _PROBE_SIDE, _PROBE_SIDE])  # than most caches
+        square = tf.zeros([side, side])
+        larger = tf.zeros([2 * side, side])  # than most caches
     empty = _fastest(nothing, square)
     multiplying = max((_fastest(products, square) - empty) / _PRODUCTS, 1e-9)
     adding = max((_fastest(sums, larger) - empty) / _PRODUCTS, 1e-9)
     return Rates(
-        flops=2 * _PROBE_SIDE**3 / multiplying,
-        nbytes=3 * 2 * 4 * _PROBE_SIDE**2 / adding,
+        flops=2 * side**3 / multiplying,
+        nbytes=3 * 2 * 4 * side**2 / adding,
         start=max((_fastest(small, square) - empty) / _SMALL_NODES, 1e-7),
     )
 
 
-def probe_link(device: str, host: str) -> Link:
-    """Measures the copies between two devices, given by full names, one direction at a time."""
+def probe_link(device: str, host: str, side: int) -> Link:
+    """Measures the copies between two devices, given by full names, one direction at a time.
+
+    Raises:
+      tf.errors.ResourceExhaustedError: one of them has no room for some matrices of this side.
+    """
 
     def there(value: tf.Tensor) -> tf.Tensor:
         with tf.device(host):
@@ -170,17 +182,17 @@ def probe_link(device: str, host: str) -> Link:
 
     def computing(value: tf.Tensor) -> tf.Tensor:
         with tf.device(device):
-            side = tf.reshape(value, [_PROBE_SIDE, -1])
+            square = tf.reshape(value, [side, side])
             for _ in range(_PRODUCTS):
-                side = tf.matmul(side, side)
-            return side[-1, -1]
+                square = tf.matmul(square, square)
+            return square[-1, -1]
 
     def both(value: tf.Tensor) -> tf.Tensor:
         return there_and_back(value) + computing(value)
 
     with tf.device(device):
-        small, large = tf.zeros([1]), tf.zeros([_PROBE_SIDE * _PROBE_SIDE])
-    nbytes = 4 * _PROBE_SIDE * _PROBE_SIDE
+        small, large = tf.zeros([1]), tf.zeros([side * side])
+    nbytes = 4 * side * side
     latency = _fastest(there, small) / 2
     out, back = _fastest(there, large), _fastest(there_and_back, large)
     alone, together = _fastest(computing, large), _fastest(both, large)
