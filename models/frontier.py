@@ -58,7 +58,7 @@ def frontier(
     assert last.limit_bytes is not None
     for number in range(points - 1):
         budget = most - (most - last.limit_bytes) * number / max(1, points - 1)
-        row = run(within(setting, budget))
+        row = started(within(setting, budget), run)
         yield Point(row.limit_bytes or 0, row, compare(plain, row))
     yield Point(last.limit_bytes, last, compare(plain, last))
 
@@ -72,11 +72,20 @@ def lowest(setting: Setting, least: float, most: float, run: Callable[[Setting],
       most: where to stop.
       run: trains a setting in a process of its own.
     """
-    row = run(within(setting, least))
+    row = started(within(setting, least), run)
     while row.least_bytes is not None and least < most:
-        least *= _RISE
-        row = run(within(setting, least))
+        least = max(_RISE * least, row.least_bytes)
+        row = started(within(setting, least), run)
     return row
+
+
+def started(setting: Setting, run: Callable[[Setting], Row]) -> Row:
+    """The row of a setting; large variables that have no room are made on the host."""
+    row = run(setting)
+    was_planned = row.predicted_peak_bytes is not None or row.least_bytes is not None
+    if row.has_trained or was_planned or not setting.host_process:
+        return row
+    return run(dataclasses.replace(setting, starts_on_host=True))
 
 
 def within(setting: Setting, budget: float) -> Setting:
