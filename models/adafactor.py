@@ -53,7 +53,7 @@ class Adafactor(tf.Module):
         rate = tf.minimum(1e-2, step**-0.5) if self.learning_rate is None else self.learning_rate
 
         for weight, gradient, slots in zip(self.weights, gradients, self.slots, strict=True):
-            with tf.name_scope(weight.name.split(":")[0]):
+            with tf.device(gradient.device), tf.name_scope(weight.name.split(":")[0]):
                 scale = rate
                 if self.learning_rate is None:
                     scale = rate * tf.maximum(_LEAST_SCALE, _rms(weight))
@@ -67,10 +67,11 @@ def _make_slots(variable: tf.Variable) -> tuple[tf.Variable, ...]:
     shapes = [("moment", shape)]
     if len(shape) >= 2:
         shapes = [("rows", shape[:-1]), ("columns", shape[:-2] + shape[-1:])]
-    return tuple(
-        tf.Variable(tf.zeros(shape), trainable=False, name=f"{name}/{kind}")
-        for kind, shape in shapes
-    )
+    with tf.device(variable.device):
+        return tuple(
+            tf.Variable(tf.zeros(shape), trainable=False, name=f"{name}/{kind}")
+            for kind, shape in shapes
+        )
 
 
 def _normalise(gradient: tf.Tensor, slots: tuple[tf.Variable, ...], decay: tf.Tensor) -> tf.Tensor:

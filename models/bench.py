@@ -68,6 +68,7 @@ flags.DEFINE_list("only", [], f"For all: sections, of {', '.join(results.SECTION
 flags.DEFINE_string("save", "", "For run: .npz file that takes the variables after the last step.")
 flags.DEFINE_bool("host_process", False, "For run: lend the memory of a second local process.")
 flags.DEFINE_bool("starts_on_host", False, "For run: make large variables on the host.")
+flags.DEFINE_integer("machines", 0, "Local servers to spread the model over; 0 for none.")
 
 
 def run_alone(setting: Setting) -> Row:
@@ -79,9 +80,9 @@ def run_alone(setting: Setting) -> Row:
     done = run_limited(
         "models.train:train_alone",
         dataclasses.asdict(setting),
-        limit_bytes=setting.limit or UNLIMITED,
+        limit_bytes=UNLIMITED if setting.machines else setting.limit or UNLIMITED,
         timeout=flags.FLAGS.timeout,
-        reserve=setting.limit is not None,
+        reserve=setting.limit is not None and not setting.machines,
         gpu=flags.FLAGS.gpu,
     )
     if done.status == "ok":
@@ -230,14 +231,16 @@ def _setting(model: str, steps: int) -> Setting:
         steps=values.steps or steps,
         host_process=values.host_process,
         starts_on_host=values.starts_on_host,
+        machines=values.machines,
         save=values.save,
     )
 
 
 def _run(model: str) -> None:
     setting = _setting(model, steps=5)
-    limit_memory(setting.limit)
-    if setting.limit:
+    limit = None if setting.machines else setting.limit
+    limit_memory(limit)
+    if limit:
         claim_memory()
     record(train(setting, print))
 

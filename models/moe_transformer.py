@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from models import train, transformer
+from models.cluster import Spread
 from models.task import Task, size
 from models.transformer import Weights, normalise
 
@@ -68,14 +69,17 @@ class Experts(tf.Module):
         c = self.config = config
         self.norm = weights.ones(f"{name}/experts/norm", c.d_model)
         self.gate = weights(f"{name}/experts/gate", c.d_model, c.experts)
+        self.spread = Spread(c.machines, bool(c.on_hosts))
+        self.parts = [self._part(weights, name, part) for part in range(c.parts)]
+
+    def _part(self, weights: Weights, name: str, part: int) -> tuple[tf.Variable, tf.Variable]:
+        c = self.config
         each = c.experts // c.parts
-        self.parts = [
-            (
+        with self.spread.holding(part):
+            return (
                 weights(f"{name}/experts/inner{part}", each, c.d_model, c.hidden),
                 weights(f"{name}/experts/outer{part}", each, c.hidden, c.d_model),
             )
-            for part in range(c.parts)
-        ]
 
     def __call__(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """The layer's output, of the shape of `x`, and its load balancing loss."""
@@ -93,10 +97,10 @@ class Experts(tf.Module):
         sent = tf.reshape(tf.matmul(dispatch, tokens, transpose_a=True), room)
         sent = tf.reshape(tf.transpose(sent, (1, 0, 2, 3)), (c.experts, -1, c.d_model))
         shares = tf.split(sent, c.parts) if c.parts > 1 else [sent]
-        answers = [
-            tf.matmul(tf.nn.relu(tf.matmul(share, inner)), outer)
-            for share, (inner, outer) in zip(shares, self.parts, strict=True)
-        ]
+        answers = []
+        for part, (share, (inner, outer)) in enumerate(zip(shares, self.parts, strict=True)):
+            with self.spread.computing(part):
+                answers.append(tf.matmul(tf.nn.relu(tf.matmul(share, inner)), outer))
         done = tf.concat(answers, axis=0) if c.parts > 1 else answers[0]
         done = tf.transpose(tf.reshape(done, (c.experts, -1, c.capacity, c.d_model)), (1, 0, 2, 3))
         done = tf.reshape(done, (-1, c.experts * c.capacity, c.d_model))

@@ -23,6 +23,7 @@ import tensorflow as tf
 from absl import app, flags
 
 import tfmem
+from models.cluster import cluster
 from models.comparators import COMPARATORS, CannotRun, changed, prepare
 from models.table import show_bytes, show_count
 from models.task import Model, Task
@@ -41,6 +42,9 @@ TECHNIQUES = {
 }
 """What tfmem may do in each of its modes; None allows everything. "recompute" and "tfmem" are plans
 for the budget, the others carry the published policy out, whether it is needed or not."""
+
+_FILLED = 0.9
+"""Part of the limit of another machine's device that is planned for."""
 
 MODES = ("plain", *COMPARATORS, *TECHNIQUES)
 """How a model can be trained; "plain" is TensorFlow as it is."""
@@ -125,6 +129,8 @@ class Setting:
       host_process: whether a second local process lends its memory where there is no GPU.
       starts_on_host: whether large variables are made on the host in the first place, for models
         whose variables alone are too large for the device.
+      machines: over how many local servers the model is spread, each with the limit for its own; 0
+        trains it in this process.
       save: path of an .npz file that takes all variables after the last step; "" for none.
       timeline: path of an .npz file that takes the plan's simulation, bytes on the device over a
         step `before` and `after`; "" for none. Nothing is written in plain mode.
@@ -140,6 +146,7 @@ class Setting:
     steps: int = 5
     host_process: bool = False
     starts_on_host: bool = False
+    machines: int = 0
     save: str = ""
     timeline: str = ""
     log: str = ""
@@ -219,24 +226,23 @@ def _train(
     stack: contextlib.ExitStack,
     on_step: OnStep | None,
 ) -> None:
-    host = _start_host(stack) if setting.host_process else None
-    task = _build(setting, host)
+    tiers = _start(setting, stack)
+    task = _build(setting, tiers)
     progress["parameters"] = task.parameters
     batches = iter(task.batches)
     batch = next(batches)
-    step, plan = _prepare(setting, task, batch, host)
+    step, plan = _prepare(setting, task, batch, tiers)
     if plan is not None:
         progress |= _predictions(plan)
 
-    device = devices.scarce()
-    tf.config.experimental.reset_memory_stats(device)
+    tiers.reset()
     for number in range(1, setting.steps + 1):
         start = time.perf_counter()
         loss = float(step(*batch))
         seconds = time.perf_counter() - start
         progress["losses"].append(loss)
         progress["seconds"].append(seconds)
-        progress["measured_peak_bytes"] = measure.memory_info(device)[1]
+        progress["measured_peak_bytes"] = tiers.peak_bytes()
         if on_step:
             on_step(Step(number, loss, seconds, task.tokens))
         batch = next(batches)
@@ -251,11 +257,11 @@ def alternate(setting: Setting, modes: Sequence[str], rounds: int) -> dict[str, 
     All modes train the same variables in this process, so none may place them elsewhere.
     """
     with contextlib.ExitStack() as stack:
-        host = _start_host(stack) if setting.host_process else None
-        task = _build(setting, host)
+        tiers = _start(setting, stack)
+        task = _build(setting, tiers)
         batch = next(iter(task.batches))
         prepared = [dataclasses.replace(setting, mode=mode) for mode in modes]
-        steps = {one.mode: _prepare(one, task, batch, host)[0] for one in prepared}
+        steps = {one.mode: _prepare(one, task, batch, tiers)[0] for one in prepared}
         seconds: dict[str, list[float]] = {mode: [] for mode in steps}
         for number in range(rounds + 1):
             for mode, step in steps.items():
@@ -266,22 +272,54 @@ def alternate(setting: Setting, modes: Sequence[str], rounds: int) -> dict[str, 
         return seconds
 
 
-def _start_host(stack: contextlib.ExitStack) -> str | None:
-    """The device of a second process; None where there is a GPU, whose host is the CPU."""
-    if tf.config.list_logical_devices("GPU"):
-        return None
-    return stack.enter_context(tfmem.host_process())
+@dataclass(frozen=True)
+class Tiers:
+    """Where a model trains: what `tfmem.optimize` takes, and the memory of the scarce devices.
+
+    Attributes:
+      device: the scarce device, or devices; None for this process's.
+      host: what takes what leaves it, one for each; None for tfmem's default.
+      reset: lets the peak begin anew.
+      peak_bytes: the most that any of the devices held since.
+    """
+
+    device: list[str] | None
+    host: str | list[str] | None
+    reset: Callable[[], None]
+    peak_bytes: Callable[[], int]
 
 
-def _build(setting: Setting, host: str | None) -> Task:
-    on_host = setting.starts_on_host and host
+def _start(setting: Setting, stack: contextlib.ExitStack) -> Tiers:
+    """Starts what a setting needs beside this process."""
+    if setting.machines:
+        made = stack.enter_context(cluster(setting.machines, setting.limit, setting.host_process))
+        hosts = [process.device for process in made.hosts]
+        workers = [process.device for process in made.workers]
+        return Tiers(workers, hosts or None, made.reset, lambda: made.peak_bytes)
+    host = None
+    if setting.host_process and not tf.config.list_logical_devices("GPU"):
+        host = stack.enter_context(tfmem.host_process())
+    device = devices.scarce()
+    return Tiers(
+        None,
+        host,
+        lambda: tf.config.experimental.reset_memory_stats(device),
+        lambda: measure.memory_info(device)[1],
+    )
+
+
+def _build(setting: Setting, tiers: Tiers) -> Task:
     config = changed(setting.mode, setting.make_config())
+    if setting.machines:
+        starts = int(setting.starts_on_host)
+        config = dataclasses.replace(config, machines=setting.machines, on_hosts=starts)
+    on_host = setting.starts_on_host and tiers.host and not setting.machines
     with tfmem.host_variables() if on_host else contextlib.nullcontext():
         return load(setting.model).build(config)
 
 
 def _prepare(
-    setting: Setting, task: Task, batch: tuple[tf.Tensor, ...], host: str | None
+    setting: Setting, task: Task, batch: tuple[tf.Tensor, ...], tiers: Tiers
 ) -> tuple[Callable[..., tf.Tensor], tfmem.Plan | None]:
     """The step as a function that is ready to run, and its plan."""
     function = tf.function(task.step)
@@ -290,10 +328,14 @@ def _prepare(
     if setting.mode in COMPARATORS:
         return prepare(setting.mode, task, batch), None
     is_planned = setting.mode in ("tfmem", "recompute")
+    limit = setting.limit if is_planned else None
+    if limit and setting.machines:  # whose allocators' holes are not known here
+        limit = int(_FILLED * limit)
     optimized = tfmem.optimize(
         function,
-        budget=setting.budget or (setting.limit if is_planned else None),
-        host=host,
+        budget=setting.budget or limit,
+        device=tiers.device,
+        host=tiers.host,
         techniques=TECHNIQUES[setting.mode],
         strategy=None if is_planned else tfmem.TensorFlowMem(),
     )
@@ -306,13 +348,14 @@ def _prepare(
 
 def _predictions(plan: tfmem.Plan) -> dict[str, Any]:
     """What a plan says of its step, as fields of a `Row`."""
+    plans = (plan, *plan.others)
     return {
-        "predicted_peak_bytes": plan.peak_bytes,
-        "predicted_slowdown": plan.step_seconds / plan.baseline_step_seconds,
+        "predicted_peak_bytes": max(one.peak_bytes for one in plans),
+        "predicted_slowdown": max(one.step_seconds / one.baseline_step_seconds for one in plans),
         "used": {
-            "recomputed": len(plan.recomputations),
-            "swapped": len(plan.evictions),
-            "placed": len(plan.placements),
+            "recomputed": sum(len(one.recomputations) for one in plans),
+            "swapped": sum(len(one.evictions) for one in plans),
+            "placed": sum(len(one.placements) for one in plans),
         },
     }
 

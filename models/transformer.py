@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from models import text, train
 from models.adafactor import Adafactor
+from models.cluster import Spread
 from models.task import Task, count, size
 
 
@@ -31,6 +32,8 @@ class Config:
     vocabulary: int = size(text.VOCABULARY, "Rows of the embedding; text uses the first 256.")
     dropout: float = size(0.1, "Share of activations dropped after each layer.")
     smoothing: float = size(0.1, "Label smoothing.")
+    machines: int = size(0, "Machines of a cluster over which the model is spread; 0 for none.")
+    on_hosts: int = size(0, "1 to hold variables on the machines' hosts.")
     recompute_grad: int = size(0, "1 to recompute each part by hand with tf.recompute_grad.")
     learning_rate: float = size(0.0, "Adafactor's step size; 0 for its relative step.")
     seed: int = size(0, "Seed of the weights, the dropout and the batches.")
@@ -59,23 +62,28 @@ class Transformer(tf.Module):
         super().__init__(name="transformer")
         c = self.config = config
         self.weights = Weights(config.seed)
-        self.embedding = self.weights("embedding", c.vocabulary, c.d_model, fan_in=c.d_model)
-        self.positions = self.weights("positions", c.length, c.d_model, fan_in=c.d_model)
-        self.encoder = [self._layer(f"encoder{i}", ["self"], feed_forward) for i in range(c.layers)]
+        self.spread = Spread(c.machines, bool(c.on_hosts))
+        with self.spread.holding(0):
+            self.embedding = self.weights("embedding", c.vocabulary, c.d_model, fan_in=c.d_model)
+            self.positions = self.weights("positions", c.length, c.d_model, fan_in=c.d_model)
+        self.encoder = [self._layer("encoder", i, ["self"], feed_forward) for i in range(c.layers)]
         self.decoder = [
-            self._layer(f"decoder{i}", ["self", "encoder"], feed_forward) for i in range(c.layers)
+            self._layer("decoder", i, ["self", "encoder"], feed_forward) for i in range(c.layers)
         ]
-        self.encoder_norm = self.weights.ones("encoder/norm", c.d_model)
-        self.decoder_norm = self.weights.ones("decoder/norm", c.d_model)
-        self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
+        with self.spread.holding(0):
+            self.encoder_norm = self.weights.ones("encoder/norm", c.d_model)
+            self.decoder_norm = self.weights.ones("decoder/norm", c.d_model)
+            self.step = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
 
     def _layer(
-        self, name: str, attentions: list[str], feed_forward: Callable[..., tf.Module]
+        self, kind: str, number: int, attentions: list[str], feed_forward: Callable[..., tf.Module]
     ) -> list[tf.Module]:
-        parts: list[tf.Module] = [
-            Attention(self.config, self.weights, f"{name}/{kind}") for kind in attentions
-        ]
-        return [*parts, feed_forward(self.config, self.weights, name)]
+        name = f"{kind}{number}"
+        with self.spread.holding(number):
+            parts: list[tf.Module] = [
+                Attention(self.config, self.weights, f"{name}/{part}") for part in attentions
+            ]
+            return [*parts, feed_forward(self.config, self.weights, name)]
 
     def __call__(
         self, source: tf.Tensor, inputs: tf.Tensor, targets: tf.Tensor
@@ -87,19 +95,21 @@ class Transformer(tf.Module):
         losses = []
 
         x = drop(self._embed(table, source))
-        for attention, feed_forward in self.encoder:
-            x += drop(self._part(lambda y, part=attention: part(y, y, None), x))
-            y, loss = self._part(feed_forward, x)
-            x += drop(y)
+        for i, (attention, feed_forward) in enumerate(self.encoder):
+            with self.spread.computing(i):
+                x += drop(self._part(lambda y, part=attention: part(y, y, None), x))
+                y, loss = self._part(feed_forward, x)
+                x += drop(y)
             losses.append(loss)
         memory = normalise(x, self.encoder_norm)
 
         x = drop(self._embed(table, inputs))
-        for attention, reading, feed_forward in self.decoder:
-            x += drop(self._part(lambda y, part=attention: part(y, y, causal), x))
-            x += drop(self._part(lambda y, read, part=reading: part(y, read, None), x, memory))
-            y, loss = self._part(feed_forward, x)
-            x += drop(y)
+        for i, (attention, reading, feed_forward) in enumerate(self.decoder):
+            with self.spread.computing(i):
+                x += drop(self._part(lambda y, part=attention: part(y, y, causal), x))
+                x += drop(self._part(lambda y, read, part=reading: part(y, read, None), x, memory))
+                y, loss = self._part(feed_forward, x)
+                x += drop(y)
             losses.append(loss)
         x = normalise(x, self.decoder_norm)
 
@@ -242,8 +252,18 @@ def task(config: Any, feed_forward: Callable[..., tf.Module]) -> Task:
         optimizer.apply(tape.gradient(total, weights))
         return loss
 
+    def spread_step(source: tf.Tensor, inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """The same, each gradient where its operation is, as only graphs can have it."""
+        with model.spread.computing(0):
+            loss, balance = model(source, inputs, targets)
+            gradients = tf.compat.v1.gradients(
+                loss + balance, weights, colocate_gradients_with_ops=True
+            )
+            optimizer.apply(gradients)
+            return loss
+
     return Task(
-        step=step,
+        step=spread_step if config.machines else step,
         batches=text.pairs(config.batch, config.length, config.length, config.seed),
         variables=(*weights, *optimizer.state, model.step),
         parameters=count(weights),

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -42,7 +42,7 @@ from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.pricing import Tracing, measured, price
 from tfmem.rebuild import Rewritten, rebuild
 from tfmem.report import Alive, Report
-from tfmem.request import bytes_beside, check_host_memory, have_room, request_of
+from tfmem.request import bytes_beside, check_host_memory, have_room, requests_of
 from tfmem.signature import signature_of
 from tfmem.tracing import canonical_arguments, fresh, is_recorded
 
@@ -57,8 +57,8 @@ def optimize(
     function: None = None,
     *,
     budget: int | str | None = None,
-    device: str | None = None,
-    host: str | None = None,
+    device: str | Sequence[str] | None = None,
+    host: str | Sequence[str] | None = None,
     techniques: Iterable[str] | None = None,
     max_slowdown: float | None = None,
     strategy: Strategy | None = None,
@@ -71,8 +71,8 @@ def optimize(
     function: Callable[..., Any],
     *,
     budget: int | str | None = None,
-    device: str | None = None,
-    host: str | None = None,
+    device: str | Sequence[str] | None = None,
+    host: str | Sequence[str] | None = None,
     techniques: Iterable[str] | None = None,
     max_slowdown: float | None = None,
     strategy: Strategy | None = None,
@@ -84,8 +84,8 @@ def optimize(
     function: Callable[..., Any] | None = None,
     *,
     budget: int | str | None = None,
-    device: str | None = None,
-    host: str | None = None,
+    device: str | Sequence[str] | None = None,
+    host: str | Sequence[str] | None = None,
     techniques: Iterable[str] | None = None,
     max_slowdown: float | None = None,
     strategy: Strategy | None = None,
@@ -100,8 +100,11 @@ def optimize(
         An int, or text such as "6GiB" or "800MB". None: the device's own limit where it has one;
         where it has none, only what costs no time is done (the order).
       device: the device whose memory is scarce. Default: GPU:0 if there is one, otherwise CPU:0.
+        Several for a function that computes on several: the budget holds for each of them, and what
+        the function puts on no device runs on the first.
       host: the device that takes what leaves `device`. Default: CPU:0 for a GPU; for a CPU the
-        running `tfmem.host_process()`, if any, otherwise none, and swap and place are off.
+        running `tfmem.host_process()`, if any, otherwise none, and swap and place are off. One for
+        each device, or one for all.
       techniques: a subset of ("order", "recompute", "swap", "place"). Default: all that apply.
       max_slowdown: refuse plans whose predicted step time is above this multiple of the original's.
       strategy: a policy to be carried out as it is, such as `tfmem.TensorFlowMem()`. Default: the
@@ -223,7 +226,7 @@ class Optimized:
           BudgetError: the budget cannot be met.
           UnsupportedFunctionError: the function cannot be captured.
         """
-        return self._planned(args, kwargs).decision.plan
+        return self._planned(args, kwargs).plan
 
     def report(self, *args: Any, **kwargs: Any) -> Report:
         """What is predicted for these arguments and, after a call with them, what was measured."""
@@ -241,10 +244,10 @@ class Optimized:
         if any(entry.is_stale for entry in self._entries.values()):
             self._forget()
         entry = self._planned(args, kwargs)
-        if not entry.decision.plan.is_noop:
+        if not entry.plan.is_noop:
             entry = self._rewritten(entry)
         self._entries[signature_of(args, kwargs)] = entry
-        _log.info("%s: %s", self.name, entry.decision.plan.summary())
+        _log.info("%s: %s", self.name, entry.plan.summary())
         return entry
 
     def _forget(self) -> None:
@@ -254,48 +257,65 @@ class Optimized:
 
     def _planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry:
         start = time.perf_counter()
-        request = request_of(self._options)
-        captured = self._capture(request, args, kwargs)
-        request = replace(request, beside=bytes_beside(captured, request))
-        graph = Prune()(captured.graph)
+        requests = requests_of(self._options)
+        captured = self._capture(requests, args, kwargs)
+        stages: list[_Stage] = []
+        graph, tracing = Prune()(captured.graph), None
+        for request in requests:
+            if stages:
+                graph = run_passes(graph, passes_of(stages[-1].decision.plan), _observe)
+            request = replace(request, beside=bytes_beside(captured, request))
+            decision, tracing = self._decision(captured, graph, request)
+            check_host_memory(decision.plan)
+            stages.append(_Stage(graph, decision))
+        seconds = time.perf_counter() - start
+        return _Entry(captured, tuple(stages), seconds, variables.moves(), tracing)
+
+    def _decision(
+        self, captured: Captured, graph: Graph, request: Request
+    ) -> tuple[Decision, Tracing | None]:
         strategy = self._options.strategy
         profile = "static" if strategy else self._options.profile
         costs = price(captured, graph, request, profile)
-        tracing = None
         if profile == "measured" and not measured(graph, request):
             tracing = Tracing(graph, request)
-            decision = _without_placement(graph, costs, request, captured.bodies)
-        elif strategy:
-            decision = carry_out(graph, costs, request, strategy)
-        else:
-            decision = _decided(graph, costs, request, captured.bodies)
-        check_host_memory(decision.plan)
-        seconds = time.perf_counter() - start
-        return _Entry(captured, graph, decision, seconds, variables.moves(), tracing)
+            return _without_placement(graph, costs, request, captured.bodies), tracing
+        if strategy:
+            return carry_out(graph, costs, request, strategy), None
+        return _decided(graph, costs, request, captured.bodies), None
 
-    def _capture(self, request: Request, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    def _capture(
+        self, requests: Sequence[Request], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Captured:
+        first = requests[0]
         strategy = self._options.strategy or TensorFlowMem()
-        host = request.host if "place" in request.techniques else ""
-        with variables.created_on(host, strategy.may_place) as created:
+        may_place = "place" in first.techniques and len(requests) == 1
+        with variables.created_on(first.host if may_place else "", strategy.may_place) as created:
             concrete = self.original.get_concrete_function(*args, **kwargs)
-        if created and self._options.strategy is None and have_room(created, concrete, request):
-            variables.move_variables(created, request.device)
+        if created and self._options.strategy is None and have_room(created, concrete, first):
+            variables.move_variables(created, first.device)
             self._forget()
             concrete = self.original.get_concrete_function(*args, **kwargs)
         args, kwargs = canonical_arguments(self.original, args, kwargs)
         flat = flat_arguments(concrete, args, kwargs)
-        return capture(concrete, device=request.device, args=flat)
+        return capture(concrete, device=first.device, args=flat)
 
     def _rewritten(self, entry: _Entry) -> _Entry:
         start = time.perf_counter()
-        plan, captured = entry.decision.plan, entry.captured
-        graph = run_passes(entry.graph, passes_of(plan), _observe)
-        away = [captured.variables[placement.variable] for placement in plan.placements]
-        away = [variable for variable in away if variable.device != plan.host]
-        if away:
-            variables.move_variables(away, plan.host)
+        captured, last = entry.captured, entry.stages[-1]
+        graph = run_passes(last.graph, passes_of(last.decision.plan), _observe)
+        bodies: dict[str, tuple[Graph, Graph]] = {}
+        has_moved = False
+        for plan in (stage.decision.plan for stage in entry.stages):
+            away = [captured.variables[placement.variable] for placement in plan.placements]
+            away = [variable for variable in away if variable.device != plan.host]
+            if away:
+                variables.move_variables(away, plan.host)
+                has_moved = True
+            bodies |= _rewritten_bodies(captured.bodies, plan)
+        if has_moved:
             self._forget()
-        rewritten = rebuild(captured, graph, _rewritten_bodies(captured.bodies, plan))
+        rewritten = rebuild(captured, graph, bodies)
         seconds = entry.seconds + time.perf_counter() - start
         return replace(entry, rewritten=rewritten, seconds=seconds, moves=variables.moves())
 
@@ -310,8 +330,18 @@ class Optimized:
 
 
 @dataclass(frozen=True)
+class _Stage:
+    """What was decided for one device: the graph that was planned, and the decision."""
+
+    graph: Graph
+    decision: Decision
+
+
+@dataclass(frozen=True)
 class _Entry:
     """What was decided, and made, for one input signature.
+
+    `stages` are those of the scarce devices, each planned on the graph that those before it leave.
 
     `tracing` is there as long as its steps are being measured.
     `moves` counts the variables moved, in the whole process, when it was made: an entry that is
@@ -319,8 +349,7 @@ class _Entry:
     """
 
     captured: Captured
-    graph: Graph
-    decision: Decision
+    stages: tuple[_Stage, ...]
     seconds: float
     moves: int
     tracing: Tracing | None = None
@@ -331,12 +360,23 @@ class _Entry:
         """Whether a variable that this was made for has moved since."""
         return self.moves != variables.moves() and self.captured.has_moved()
 
+    @property
+    def plan(self) -> Plan:
+        """The first device's plan, with those of the others."""
+        first, *others = (stage.decision.plan for stage in self.stages)
+        return replace(first, others=tuple(others))
+
     def report(self) -> Report:
-        plan, after = self.decision.plan, self.decision.after
-        graph = with_clones(self.graph, plan.recomputations)
+        """The first device's report, with those of the others."""
+        first, *others = map(self._report, self.stages)
+        return replace(first, plan=self.plan, others=tuple(others))
+
+    def _report(self, stage: _Stage) -> Report:
+        plan, after = stage.decision.plan, stage.decision.after
+        graph = with_clones(stage.graph, plan.recomputations)
         return Report(
             plan=plan,
-            baseline_timeline=self.decision.before.timeline,
+            baseline_timeline=stage.decision.before.timeline,
             timeline=after.timeline,
             alive_at_peak=tuple(self._alive(graph, *item) for item in after.alive_at_peak),
             measured_peak_bytes=_measured_peak(plan.device) if self.rewritten else None,

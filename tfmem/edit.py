@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain, count
 
 from tfmem.errors import RewriteError
 from tfmem.ir import Graph, Node, Value
@@ -36,6 +37,11 @@ class Editor:
         self._nodes[node.name] = node
         self._behind.setdefault(behind, []).append(node.name)
         return Value(node.name)
+
+    def free_name(self, name: str) -> str:
+        """The name itself, or if a node has it already, with a number that makes it unique."""
+        numbered = (f"{name}_{number}" for number in count(1))
+        return next(made for made in chain([name], numbered) if made not in self._nodes)
 
     def rewire(self, user: str, old: Value, new: Value) -> None:
         """Makes a node read `new` wherever it reads `old`."""

@@ -17,7 +17,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 
-from tfmem import loopback
+from tfmem import devices, loopback
 from tfmem.errors import Error, HostMemoryError
 from tfmem.host_child import DEVICE, JOB, HostProcess
 
@@ -154,11 +154,11 @@ def _start(memory_limit: int | None, start_timeout: float) -> HostProcess:
     global _running
     if _running is not None:
         _stop(_running)  # it died; its users still hold their blocks
-    _check_may_connect()
+    _check_mayconnect()
     os.environ[_STREAMING] = "false"
     process = HostProcess(memory_limit)
     try:
-        _connect({JOB: [f"127.0.0.1:{process.wait_until_ready(start_timeout)}"]})
+        connect({JOB: [f"127.0.0.1:{process.wait_until_ready(start_timeout)}"]})
     except BaseException:
         process.stop()
         raise
@@ -167,7 +167,7 @@ def _start(memory_limit: int | None, start_timeout: float) -> HostProcess:
     return process
 
 
-def _check_may_connect() -> None:
+def _check_mayconnect() -> None:
     import tensorflow as tf
 
     if not tf.executing_eagerly():
@@ -184,10 +184,18 @@ def _check_may_connect() -> None:
         )
 
 
-def _connect(jobs: dict[str, list[str]]) -> None:
-    """Makes `jobs` this process's cluster, its own server on the loopback interface only."""
+def connect(jobs: dict[str, list[str]]) -> None:
+    """Makes `jobs` this process's cluster, its own server on the loopback interface only.
+
+    Args:
+      jobs: addresses of the tasks of each job.
+
+    Raises:
+      tfmem.Error: they cannot be reached.
+    """
     import tensorflow as tf
 
+    devices.names()  # starts TensorFlow, which would otherwise connect only later
     port = loopback.free_port()
     cluster = tf.train.ClusterSpec({"localhost": [f"127.0.0.1:{port}"], **jobs})
     try:
@@ -209,7 +217,7 @@ def _stop(process: HostProcess) -> None:
     _running = None
     atexit.unregister(process.stop)
     try:
-        _connect({})
+        connect({})
     finally:
         process.stop()
 

@@ -52,12 +52,13 @@ class HostProcess:
     """A host process, running from when this is made until `stop`.
 
     Attributes:
+      job: name of its job, of which it is task 0.
       device: full name of its device, for the owner once connected.
       limit_bytes: limit of its allocator.
       users: how many `host_process` blocks use it.
     """
 
-    def __init__(self, memory_limit: int | None = None) -> None:
+    def __init__(self, memory_limit: int | None = None, job: str = JOB) -> None:
         """Starts it; `memory_limit` in bytes, by default the machine's memory.
 
         Raises:
@@ -66,12 +67,13 @@ class HostProcess:
         limit = memory_limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if limit < _MIB:
             raise Error(f"memory_limit={memory_limit} is less than 1 MiB; give it in bytes")
-        self.device = DEVICE
+        self.job = job
+        self.device = DEVICE.replace(JOB, job)
         self.limit_bytes = limit // _MIB * _MIB
         self.users = 0
         log = tempfile.TemporaryFile("w+", prefix="tfmem-host-", errors="replace")  # noqa: SIM115
         self._log: IO[str] = log
-        self._process = _spawn(self.limit_bytes, log)
+        self._process = _spawn(self.limit_bytes, log, job)
         self._lock = threading.Lock()
 
     @property
@@ -90,16 +92,27 @@ class HostProcess:
         Raises:
           HostMemoryError: it has ended.
         """
-        with self._lock:
-            try:
-                _pipe(self._process.stdin).write("memory\n")
-                _pipe(self._process.stdin).flush()
-                fields = self._read(timeout=30)
-            except (OSError, ValueError) as error:
-                raise HostMemoryError(self.obituary()) from error
+        fields = self._ask("memory")
         return HostMemory(
             fields["current"], fields["peak"], fields["resident"], limit_bytes=self.limit_bytes
         )
+
+    def reset_peak(self) -> None:
+        """Lets the peak of its memory begin anew.
+
+        Raises:
+          HostMemoryError: it has ended.
+        """
+        self._ask("reset")
+
+    def _ask(self, question: str) -> dict[str, int]:
+        with self._lock:
+            try:
+                _pipe(self._process.stdin).write(f"{question}\n")
+                _pipe(self._process.stdin).flush()
+                return self._read(timeout=30)
+            except (OSError, ValueError) as error:
+                raise HostMemoryError(self.obituary()) from error
 
     def wait_until_ready(self, timeout: float) -> int:
         """Waits until it serves; returns its port.
@@ -156,7 +169,7 @@ class HostProcess:
         return fields
 
 
-def _spawn(limit_bytes: int, log: IO[str]) -> subprocess.Popen[str]:
+def _spawn(limit_bytes: int, log: IO[str], job: str) -> subprocess.Popen[str]:
     """The child, with its own allocator and the paths of this process.
 
     Its working folder is this process's, because a checkpoint's part for a variable that lives
@@ -170,7 +183,7 @@ def _spawn(limit_bytes: int, log: IO[str]) -> subprocess.Popen[str]:
         "CUDA_VISIBLE_DEVICES": "-1",
     }
     return subprocess.Popen(
-        [sys.executable, "-c", _SERVE, JOB, str(os.getpid())],
+        [sys.executable, "-c", _SERVE, job, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,

@@ -1,8 +1,9 @@
 """What runs in the process that `tfmem.host_process` starts: a TensorFlow server and its watch.
 
 Talks with its owner in lines over the standard streams: writes ``{"port": ...}`` once it serves,
-and answers each line ``memory`` with its memory in JSON. It ends itself when its standard input
-closes or its parent changes, which is how it learns that its owner is gone.
+and answers each line, ``memory`` or ``reset``, with its memory in JSON; the second lets the peak
+begin anew. It ends itself when its standard input closes or its parent changes, which is how it
+learns that its owner is gone.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def _answer(answers: TextIO, port: int) -> None:
 
     print(json.dumps({"port": port}), file=answers)
     for line in sys.stdin:
-        if line.strip() == "memory":
+        if line.strip() == "reset":
+            tf.config.experimental.reset_memory_stats("CPU:0")
+        if line.strip():
             used = tf.config.experimental.get_memory_info("CPU:0")
             print(json.dumps(used | {"resident": resident_bytes()}), file=answers)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ class Options:
     """What `tfmem.optimize` was asked for; see there."""
 
     budget: int | None = None
-    device: str | None = None
-    host: str | None = None
+    devices: tuple[str | None, ...] = (None,)
+    hosts: tuple[str | None, ...] = (None,)
     techniques: frozenset[str] = frozenset(TECHNIQUES)
     max_slowdown: float | None = None
     strategy: Strategy | None = None
@@ -30,8 +30,8 @@ class Options:
 def checked_options(
     *,
     budget: int | str | None,
-    device: str | None,
-    host: str | None,
+    device: str | Sequence[str] | None,
+    host: str | Sequence[str] | None,
     techniques: Iterable[str] | None,
     max_slowdown: float | None,
     strategy: Strategy | None,
@@ -42,15 +42,34 @@ def checked_options(
     Raises:
       tfmem.Error: one of them cannot be meant, whatever the function and the machine are.
     """
+    devices, hosts = _checked_devices(device, host)
     return Options(
         budget=None if budget is None else parse_bytes(budget),
-        device=device,
-        host=host,
+        devices=devices,
+        hosts=hosts,
         techniques=_checked_techniques(techniques),
         max_slowdown=_checked_slowdown(max_slowdown),
         strategy=_checked_strategy(strategy),
-        profile=_checked_profile(profile),
+        profile=_checked_profile(profile, len(devices)),
     )
+
+
+def _checked_devices(
+    device: str | Sequence[str] | None, host: str | Sequence[str] | None
+) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+    """Scarce devices, and the host of each."""
+    devices = (device,) if device is None or isinstance(device, str) else tuple(device)
+    hosts = (host,) * len(devices) if host is None or isinstance(host, str) else tuple(host)
+    if not devices:
+        raise Error("device=[] names no device; leave it out for the one that is there")
+    if len(hosts) != len(devices):
+        raise Error(
+            f"host={list(hosts)} has {len(hosts)} devices where device={list(devices)} has "
+            f"{len(devices)}; name a host for each, or one for all"
+        )
+    if len(set(devices)) != len(devices):
+        raise Error(f"device={list(devices)}: a device comes twice; name each once")
+    return devices, hosts
 
 
 def _checked_techniques(techniques: Iterable[str] | None) -> frozenset[str]:
@@ -75,7 +94,9 @@ def _checked_strategy(strategy: Any) -> Strategy | None:
     return strategy  # type: ignore[no-any-return]
 
 
-def _checked_profile(profile: str) -> str:
+def _checked_profile(profile: str, devices: int) -> str:
+    if profile == "measured" and devices > 1:
+        raise Error("profile='measured' traces the steps of one device; use 'auto' for several")
     if profile not in PROFILES:
         raise Error(f"profile={profile!r}: use one of {', '.join(PROFILES)}")
     return profile

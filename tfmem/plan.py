@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfmem.budget import format_bytes
 from tfmem.errors import Error
@@ -127,6 +127,7 @@ class Plan:
       baseline_step_seconds: the same for the original function.
       host_bytes: most bytes held on the host at any moment.
       reason: if the plan changes nothing, why; else "".
+      others: plans for further devices, each made for the graph that those before it leave.
     """
 
     order: tuple[str, ...] = ()
@@ -144,12 +145,13 @@ class Plan:
     baseline_step_seconds: float = 0.0
     host_bytes: int = 0
     reason: str = ""
+    others: tuple[Plan, ...] = ()
 
     @property
     def is_noop(self) -> bool:
         """Whether carrying the plan out would leave the graph as it is."""
         changes = (self.order, self.recomputations, self.evictions, self.placements, self.bodies)
-        return not any(changes)
+        return not any(changes) and all(plan.is_noop for plan in self.others)
 
     @property
     def transfers(self) -> tuple[Transfer, ...]:
@@ -158,9 +160,13 @@ class Plan:
         return (*self.evictions, *placed)
 
     def summary(self) -> str:
-        """What the plan does and predicts, a few lines of text."""
-        if self.is_noop:
-            return f"nothing changed: {self.reason or 'no technique applies'}"
+        """What the plan does and predicts, a few lines of text for each device."""
+        return "\n".join(plan._summary() for plan in (self, *self.others))
+
+    def _summary(self) -> str:
+        if replace(self, others=()).is_noop:
+            where = f" on {self.device}" if self.others else ""
+            return f"nothing changed{where}: {self.reason or 'no technique applies'}"
         return "\n".join(
             [
                 f"predicted peak   {format_bytes(self.peak_bytes)} on {self.device}, "
@@ -217,6 +223,7 @@ def _plan(fields: dict) -> Plan:  # type: ignore[type-arg]
             "evictions": tuple(map(_transfer, fields["evictions"])),
             "placements": tuple(map(_placement, fields["placements"])),
             "bodies": tuple(map(_body, fields["bodies"])),
+            "others": tuple(map(_plan, fields["others"])),
         }
     )
 

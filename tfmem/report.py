@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,7 @@ class Report:
       measured_peak_bytes: the most that the allocator held during the calls so far; None before the
         first call or where it keeps no statistics.
       planning_seconds: time from the trace to the rewritten function.
+      others: reports of further devices.
     """
 
     plan: Plan
@@ -49,12 +50,13 @@ class Report:
     alive_at_peak: tuple[Alive, ...]
     measured_peak_bytes: int | None
     planning_seconds: float
+    others: tuple[Report, ...] = ()
 
     def text(self) -> str:
         """The report for people, a few lines."""
         measured = self.measured_peak_bytes
         lines = [
-            self.plan.summary(),
+            replace(self.plan, others=()).summary(),
             f"measured peak    {format_bytes(measured) if measured else 'not measured'}",
             f"planned in       {self.planning_seconds:.2f} s",
             "alive at the planned peak:",
@@ -62,4 +64,4 @@ class Report:
         for alive in self.alive_at_peak[:10]:
             where = f"  {alive.source}" if alive.source else ""
             lines.append(f"  {format_bytes(alive.nbytes):>12}  {alive.op:<24} {alive.value}{where}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(report.text() for report in self.others)])

@@ -29,18 +29,24 @@ _STEPS_BESIDE = 256
 """Bytes of others are rounded up to the budget over this, so that plans can be found again."""
 
 
-def request_of(options: Options) -> Request:
-    """Devices found, limits filled in.
+def requests_of(options: Options) -> tuple[Request, ...]:
+    """What is asked for each scarce device: devices found, limits filled in.
 
     Raises:
-      tfmem.Error: a device does not exist, or the host is the scarce device.
+      tfmem.Error: a device does not exist, or the host of one is a scarce device.
     """
-    device = devices.full_name(options.device or devices.scarce())
-    named = options.host
+    names = [devices.full_name(device or devices.scarce()) for device in options.devices]
+    return tuple(
+        _request(options, device, host, names)
+        for device, host in zip(names, options.hosts, strict=True)
+    )
+
+
+def _request(options: Options, device: str, named: str | None, scarce: Sequence[str]) -> Request:
     host = devices.full_name(named) if named else variables.default_host(device)
-    if host == device:
+    if host in scarce:
         raise Error(
-            f"host={options.host!r} is the device whose memory is scarce ({device}): nothing would "
+            f"host={named!r} is a device whose memory is scarce ({host}): nothing would "
             "be freed by moving tensors there. Name a device with memory of its own: start "
             "tfmem.host_process() and pass the name that it yields"
         )

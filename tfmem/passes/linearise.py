@@ -71,7 +71,7 @@ class Linearise:
                         editor.add_after(node.name, [barriers[i - 2]])
             last = [n.name for n in group if names.isdisjoint(graph.successors[n.name])]
             barrier = Node(
-                f"tfmem/barrier{i}",
+                editor.free_name(f"tfmem/barrier{i}"),
                 BARRIER,
                 after=(*last, *barriers[-1:]),
                 device=self.device,

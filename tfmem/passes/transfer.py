@@ -28,14 +28,15 @@ def add_transfer(
     value = transfer.value
     source = value
     if value.node not in moved:
-        source = editor.insert(_copy(graph, value, value, "out", host), behind=value.node)
+        sent = _copy(editor, graph, value, value, "out", host)
+        source = editor.insert(sent, behind=value.node)
         for reader in graph.consumers.get(value, ()):
             if reader in moved:
                 editor.rewire(reader, value, source)
         if transfer.pace:
             editor.add_after(transfer.pace, [source.node])
     for i, fetch in enumerate(transfer.fetches):
-        copy = _copy(graph, value, source, f"in{i}", host, fetch.trigger)
+        copy = _copy(editor, graph, value, source, f"in{i}", host, fetch.trigger)
         behind = source.node
         if fetch.trigger and graph.position[fetch.trigger] > graph.position[value.node]:
             behind = fetch.trigger
@@ -45,11 +46,17 @@ def add_transfer(
 
 
 def _copy(
-    graph: Graph, value: Value, source: Value, what: str, host: str, trigger: str = ""
+    editor: Editor,
+    graph: Graph,
+    value: Value,
+    source: Value,
+    what: str,
+    host: str,
+    trigger: str = "",
 ) -> Node:
     made = graph.by_name[value.node]
     return Node(
-        name=f"{value.node}/{value.index}/{what}",
+        name=editor.free_name(f"{value.node}/{value.index}/{what}"),
         op=COPY,
         inputs=(source,),
         after=(trigger,) if trigger else (),
