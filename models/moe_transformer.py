@@ -25,7 +25,7 @@ class Config(transformer.Config):
     group: int = size(1024, "Tokens that compete for the experts' capacity; at most a batch.")
     capacity_factor: float = size(1.25, "Room of the experts over the tokens of a group.")
     balance: float = size(1e-2, "Weight of the load balancing loss.")
-    parts: int = size(1, "Variables along which the experts of a layer are split; divides them.")
+    split: int = size(0, "Experts of a layer that are one variable; 0 for all of them.")
     gathered: int = size(0, "1 to gather each expert's tokens, without capacity and padding.")
 
     @property
@@ -38,6 +38,13 @@ class Config(transformer.Config):
         """Tokens that an expert takes from a group, at least 4 as in Mesh TensorFlow."""
         share = int(self.tokens_per_group * self.capacity_factor / self.experts)
         return min(self.tokens_per_group, max(4, share))
+
+    @property
+    def parts(self) -> list[int]:
+        """How many experts are in each of the variables that hold a layer's."""
+        each = self.split or self.experts
+        whole, rest = divmod(self.experts, each)
+        return [each] * whole + [rest] * bool(rest)
 
 
 CONFIGS = {
@@ -70,15 +77,14 @@ class Experts(tf.Module):
         self.norm = weights.ones(f"{name}/experts/norm", c.d_model)
         self.gate = weights(f"{name}/experts/gate", c.d_model, c.experts)
         self.spread = Spread(c.machines, bool(c.on_hosts))
-        self.parts = [self._part(weights, name, part) for part in range(c.parts)]
+        self.parts = [self._part(weights, name, part) for part in range(len(c.parts))]
 
     def _part(self, weights: Weights, name: str, part: int) -> tuple[tf.Variable, tf.Variable]:
         c = self.config
-        each = c.experts // c.parts
         with self.spread.holding(part):
             return (
-                weights(f"{name}/experts/inner{part}", each, c.d_model, c.hidden),
-                weights(f"{name}/experts/outer{part}", each, c.hidden, c.d_model),
+                weights(f"{name}/experts/inner{part}", c.parts[part], c.d_model, c.hidden),
+                weights(f"{name}/experts/outer{part}", c.parts[part], c.hidden, c.d_model),
             )
 
     def __call__(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -96,12 +102,12 @@ class Experts(tf.Module):
         room = (-1, c.experts, c.capacity, c.d_model)
         sent = tf.reshape(tf.matmul(dispatch, tokens, transpose_a=True), room)
         sent = tf.reshape(tf.transpose(sent, (1, 0, 2, 3)), (c.experts, -1, c.d_model))
-        shares = tf.split(sent, c.parts) if c.parts > 1 else [sent]
+        shares = tf.split(sent, c.parts) if len(c.parts) > 1 else [sent]
         answers = []
         for part, (share, (inner, outer)) in enumerate(zip(shares, self.parts, strict=True)):
             with self.spread.computing(part):
                 answers.append(tf.matmul(tf.nn.relu(tf.matmul(share, inner)), outer))
-        done = tf.concat(answers, axis=0) if c.parts > 1 else answers[0]
+        done = tf.concat(answers, axis=0) if len(c.parts) > 1 else answers[0]
         done = tf.transpose(tf.reshape(done, (c.experts, -1, c.capacity, c.d_model)), (1, 0, 2, 3))
         done = tf.reshape(done, (-1, c.experts * c.capacity, c.d_model))
         return tf.matmul(combine, done), loss
@@ -174,8 +180,6 @@ def build(config: Config) -> Task:
             f"batch * length = {config.batch * config.length} tokens do not make whole groups of "
             f"{config.tokens_per_group}; choose --group to divide them"
         )
-    if config.experts % config.parts:
-        raise ValueError(f"{config.experts} experts do not make {config.parts} equal parts")
     return transformer.task(config, Experts)
 
 

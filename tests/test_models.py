@@ -34,6 +34,7 @@ from models.book import Book
 from models.capacity import largest
 from models.frontier import lowest
 from models.task import Task
+from tfmem.limited import run_limited
 
 TINY = {
     "layers": 1,
@@ -167,16 +168,34 @@ def test_gathered_tokens_get_what_padded_ones_get_where_there_is_room():
 
 @pytest.mark.parametrize("gathered", [0, 1])
 def test_experts_in_parts_are_as_many_and_train(gathered):
-    config = dataclasses.replace(TINY_MOE, parts=4, gathered=gathered)
+    config = dataclasses.replace(TINY_MOE, split=3, gathered=gathered)
+    assert config.parts == [3, 1]
     task = moe_transformer.build(config)
     assert task.parameters == moe_transformer.build(TINY_MOE).parameters
     losses = losses_of(task, 30)
     assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
 
 
-def test_experts_that_make_no_equal_parts_are_refused():
-    with pytest.raises(ValueError, match="4 experts do not make 3 equal parts"):
-        moe_transformer.build(dataclasses.replace(TINY_MOE, parts=3))
+def test_a_model_spread_over_machines_gives_the_same_losses_within_the_budget():
+    """Two servers with a host each, against the same model in one process."""
+
+    def run(**changes) -> train.Row:
+        made = dataclasses.asdict(dataclasses.replace(setting, **changes))
+        done = run_limited(
+            "models.train:train_alone", made, limit_bytes=bench.UNLIMITED, timeout=240
+        )
+        return train.Row(**done.result)
+
+    sizes = TINY | {"d_model": 64, "hidden": 256, "length": 64, "experts": 6, "split": 2}
+    setting = train.Setting("moe_transformer", changes=sizes, steps=4)
+    alone, plain = run(), run(machines=2)
+    budget = int(0.6 * plain.measured_peak_bytes)
+    planned = run(machines=2, mode="tfmem", host_process=True, budget=budget)
+    assert [row.outcome for row in (alone, plain, planned)] == ["trained"] * 3
+    assert plain.losses == pytest.approx(alone.losses, rel=1e-5)
+    assert planned.losses == pytest.approx(alone.losses, rel=1e-5)
+    assert planned.predicted_peak_bytes <= budget
+    assert planned.measured_peak_bytes <= 1.05 * budget
 
 
 # --- Adafactor

@@ -421,9 +421,14 @@ def _unreachable(found: Decision, request: Request) -> str:
         else "; name a host device, so that tensors and variables can leave the device "
         "(tfmem.host_process() lends the memory of a second process)"
     )
+    holes = (
+        ""
+        if found.fits or request.limit is None
+        else f", for which the holes between chunks in {format_bytes(request.limit)} leave no room"
+    )
     return (
         f"the budget of {format_bytes(request.budget)} cannot be met on {request.device}: "
-        f"the least reachable peak is {format_bytes(found.worst_bytes)}, made up at "
+        f"the least reachable peak is {format_bytes(found.worst_bytes)}{holes}, made up at "
         f"{found.after.peak_node!r} of\n{largest}\nraise the budget, allow more techniques than "
         f"{', '.join(sorted(request.techniques))}, or make the batch smaller{hint}"
     )
