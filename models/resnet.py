@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +42,7 @@ def build(config: Config) -> Task:
     """The network's variables and its training step, which takes (images, labels)."""
     layers = tf_keras if config.library == "tf_keras" else keras
     layers.utils.set_random_seed(config.seed)
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 20 * config.depth))  # Keras walks it so
     is_remat = config.library == "remat"
     with keras.RematScope("activations") if is_remat else contextlib.nullcontext():
         return vision.task(config, _network(config, layers), layers)
