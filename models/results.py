@@ -195,8 +195,8 @@ def deepest_resnet(run: Run, folder: Path) -> str:
     """The deepest ResNet under a limit at two sizes of the batch."""
     parts = []
     for batch, (before, after) in published.DEEPEST_RESNET.items():
-        changes = {"batch": batch, "side": 32, "width": 16, "depth": 50}
-        setting = Setting("resnet", changes=changes, limit=150 * MB, steps=3)
+        changes = {"batch": batch, "side": 128, "width": 8, "depth": 50}
+        setting = Setting("resnet", changes=changes, limit=75 * MB, steps=3)
         rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.15, first_guess=8.0)
         said = f"depth {before} and {after}, {after / before:.1f} times"
         parts.append(f"### Batch {batch}\n\n" + _capacity_table(rows, "depth", said))
@@ -227,6 +227,49 @@ def longest_deepspeech(run: Run, folder: Path) -> str:
     return "\n\n".join([*parts, markdown(header, lines)])
 
 
+def distributed_moe(run: Run, folder: Path) -> str:
+    """The MoE transformer spread over local servers, each with a limit; and whether it is equal."""
+    changes = {"layers": 2, "batch": 4, "split": 8, "experts": 8}
+    setting = Setting("moe_transformer", changes=changes, limit=64 * MB, steps=2, machines=4)
+    rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.5, first_guess=12.0)
+    most = dataclasses.replace(setting, machines=16)
+    more = capacity(most, ("plain",), run, resolution=0.5, first_guess=1.0)
+    names = (
+        "plain TensorFlow, 4 servers",
+        "tfmem, the same 4 servers",
+        "plain TensorFlow, 16 servers",
+    )
+    lines = [
+        [name, str(row.config.get("experts")), show_count(row.parameters),
+         _ratio(row.parameters, rows[0].parameters), show_bytes(row.measured_peak_bytes),
+         show_seconds(row.step_seconds), row.outcome[:80]]
+        for name, row in zip(names, (*rows, *more), strict=True)
+    ]  # fmt: skip
+    header = ["", "experts", "parameters", "ratio", "largest peak", "step", "outcome"]
+    said = (
+        f"Limit of a server: {show_bytes(setting.limit)}. Published: {published.DISTRIBUTED_MOE}."
+    )
+    return "\n\n".join([markdown(header, lines), said, _equality(setting, run)])
+
+
+def _equality(setting: Setting, run: Run) -> str:
+    """Losses of a small model in one process and on four servers."""
+    small = dataclasses.replace(
+        setting, changes=setting.changes | {"split": 2}, limit=None, steps=6
+    )
+    alone = run(dataclasses.replace(small, machines=0))
+    plain = run(small)
+    budget = int(0.6 * (plain.measured_peak_bytes or 0)) or None
+    ours = run(dataclasses.replace(small.in_mode("tfmem"), budget=budget))
+    names = ("one process", "plain TensorFlow, 4 servers", "tfmem, 4 servers")
+    lines = [
+        [name, show_bytes(row.measured_peak_bytes), show_seconds(row.step_seconds),
+         show_difference(difference(alone, row)), row.outcome[:80]]
+        for name, row in zip(names, (alone, plain, ours), strict=True)
+    ]  # fmt: skip
+    return markdown(["8 experts, 6 steps", "largest peak", "step", "losses", "outcome"], lines)
+
+
 def _capacity_table(rows: Sequence[Row], growth: str, said: str) -> str:
     """What trained of each mode, beside what was published."""
     header = ["", growth, "ratio", "parameters", "ratio", "limit", "peak", "step", "outcome"]
@@ -245,9 +288,10 @@ def _capacity_table(rows: Sequence[Row], growth: str, said: str) -> str:
 
 SECTIONS = {
     "five models": five_models,
-    "largest MoE": largest_moe,
-    "deepest ResNet": deepest_resnet,
+    "distributed MoE": distributed_moe,
     "longest DeepSpeech": longest_deepspeech,
+    "deepest ResNet": deepest_resnet,
+    "largest MoE": largest_moe,
 }
 
 
