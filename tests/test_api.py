@@ -185,6 +185,10 @@ def test_a_budget_out_of_reach_leaves_everything_as_it_was():
         ({"max_slowdown": 0.5}, "max_slowdown=0.5: must be a factor of at least 1"),
         ({"strategy": "fast"}, r"pass one such as tfmem.TensorFlowMem\(\)"),
         ({"profile": "guess"}, "use one of auto, static, measured"),
+        ({"device": []}, r"device=\[\] names no device"),
+        ({"device": ["CPU:0", "CPU:0"]}, "a device comes twice"),
+        ({"device": ["CPU:0", "CPU:1"], "host": ["GPU:0"]}, "has 1 devices where .* has 2"),
+        ({"device": ["CPU:0", "CPU:1"], "profile": "measured"}, "traces the steps of one device"),
     ],
 )
 def test_bad_options_are_refused_at_once(options, message):
@@ -200,7 +204,7 @@ def test_bad_options_are_refused_at_once(options, message):
         ({"host": "TPU:3"}, "there is no device 'TPU:3'"),
         ({"budget": "1MB", "techniques": []}, r"techniques=\[\]: none is allowed; allow order"),
         ({"budget": "1MB", "techniques": ["swap"]}, "all of them need a host, and there is none"),
-        ({"host": "CPU:0"}, "host='CPU:0' is the device whose memory is scarce .* nothing would"),
+        ({"host": "CPU:0"}, "host='CPU:0' is a device whose memory is scarce .* nothing would"),
     ],
 )
 def test_bad_devices_are_refused_at_the_first_call(options, message):

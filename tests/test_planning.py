@@ -224,6 +224,19 @@ def test_bad_fields_are_refused(options: dict[str, object], message: str) -> Non
         TensorFlowMem(**options)  # type: ignore[arg-type]
 
 
+def test_plans_of_further_devices_go_along() -> None:
+    graph = training_chain(6)
+    plan = decide(graph)
+    both = dataclasses.replace(plan, others=(dataclasses.replace(plan, device="other"),))
+    assert Plan.from_json(both.to_json()) == both
+    assert not dataclasses.replace(Plan(), others=(plan,)).is_noop
+    assert both.summary().count("predicted peak") == 2
+    assert (
+        "nothing changed on cpu"
+        in dataclasses.replace(Plan(device="cpu"), others=(plan,)).summary()
+    )
+
+
 def test_what_is_no_plan_is_refused() -> None:
     for text in ("", "{}", "[1]", '{"order": 3}'):
         with pytest.raises(Error, match="not a plan in JSON"):
