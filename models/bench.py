@@ -1,7 +1,9 @@
 """Benchmarks: each run in a process of its own, under a hard limit of the device's memory.
 
+    python -m models.bench peak MODEL                       measured peaks, plain and planned
     python -m models.bench capacity MODEL --limit=600MB     the largest model that trains
     python -m models.bench compare MODEL                    every mode at one size
+    python -m models.bench chart MODEL                      the same as a picture
     python -m models.bench frontier MODEL                   every budget down to the least
     python -m models.bench time MODEL                       step times, taken in turn in one process
     python -m models.bench temporaries MODEL                what recomputation alone gives
@@ -18,15 +20,19 @@ import json
 import math
 import statistics
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from absl import app, flags
+from tqdm import tqdm
 
 from models import results
 from models.book import Book
 from models.capacity import capacity
+from models.charts import draw_rows
+from models.comparators import COMPARATORS
 from models.frontier import draw, frontier, frontier_table
 from models.table import (
     show_bytes,
@@ -37,7 +43,7 @@ from models.table import (
     table,
 )
 from models.temporaries import temporaries, temporaries_table
-from models.train import MODELS, MODES, Row, Setting, alternate, limit_memory, load, train
+from models.train import MODELS, MODES, PLANNED, Row, Setting, alternate, limit_memory, load, train
 from tfmem.budget import parse_bytes
 from tfmem.limited import run_limited
 from tfmem.measure import claim_memory
@@ -45,7 +51,13 @@ from tfmem.measure import claim_memory
 UNLIMITED = 2**36
 """Bytes of the limit that stands for none: TensorFlow's own default for the CPU."""
 
-_COMPARED = ("plain", "plain", "order", "order+swap", "order+swap+place")
+_COMPARED = ("plain", *COMPARATORS, "order", "order+swap+place", "recompute", "tfmem")
+_PEAKS = ("plain", "order", "recompute", "tfmem")
+
+_QUARTER = 0.25
+_ABOVE_LEAST = 1.05
+"""What planned modes are given where no budget is: a quarter of the first mode's peak, or this much
+of the least that is accepted."""
 
 flags.DEFINE_string("limit", None, "Hard limit of the device's memory, as 600MB or 1GiB.")
 flags.DEFINE_string("budget", None, "Bytes tfmem may use; default: the limit, if there is one.")
@@ -55,7 +67,7 @@ flags.DEFINE_list("modes", None, f"Modes to run, of {', '.join(MODES)}.")
 flags.DEFINE_enum("mode", "plain", MODES, "For run and frontier: the mode.")
 flags.DEFINE_integer("points", 8, "For frontier: how many budgets.")
 flags.DEFINE_list("ratios", ["4", "6"], "For temporaries: how many times fewer bytes to plan for.")
-flags.DEFINE_string("picture", "", "For frontier: .png file that takes the picture.")
+flags.DEFINE_string("picture", "", "For frontier and chart: .png file that takes the picture.")
 flags.DEFINE_integer("steps", None, "Steps of a run; default: 3 for capacity, 5 otherwise.")
 flags.DEFINE_integer("rounds", 1, "For compare and time: runs of each mode, in turn; medians.")
 flags.DEFINE_float("resolution", 0.1, "For capacity: stop when the answer is known to this part.")
@@ -106,16 +118,48 @@ def compare(setting: Setting, modes: list[str], rounds: int) -> list[tuple[Row, 
     """
     rows: list[list[Row]] = [[] for _ in modes]
     differences: list[float | None] = [None for _ in modes]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, Runs("compare", rounds * len(modes)) as run:
         files = [str(Path(folder, f"{place}.npz")) for place in range(len(modes))]
         for number in range(rounds):
             for place, mode in enumerate(modes):
-                one = setting.in_mode(mode)
                 save = "" if number else files[place]
-                rows[place].append(record(run_alone(dataclasses.replace(one, save=save))))
+                one = dataclasses.replace(setting.in_mode(mode), save=save)
+                most = rows[0][0].measured_peak_bytes if rows[0] else None
+                rows[place].append(_budgeted(one, most, run))
                 if save and Path(save).exists():
                     differences[place] = difference(files[0], save)
     return list(zip(map(_median, rows), differences, strict=True))
+
+
+def _budgeted(setting: Setting, most: int | None, run: Callable[[Setting], Row]) -> Row:
+    """Runs a setting; a planned mode without a budget gets one from the peak without a plan."""
+    if setting.mode not in PLANNED or setting.budget or setting.limit or not most:
+        return run(setting)
+    row = run(dataclasses.replace(setting, budget=int(_QUARTER * most)))
+    if row.least_bytes is None:
+        return row
+    return run(dataclasses.replace(setting, budget=int(_ABOVE_LEAST * row.least_bytes)))
+
+
+class Runs:
+    """Runs settings, each in a process of its own, and counts them in a progress bar.
+
+    A context manager whose bar is shown on terminals only.
+    """
+
+    def __init__(self, title: str, total: int | None = None) -> None:
+        self._bar = tqdm(desc=title, total=total, unit=" runs", leave=False, disable=None)
+
+    def __enter__(self) -> Runs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def __call__(self, setting: Setting) -> Row:
+        row = record(run_alone(setting))
+        self._bar.update()
+        return row
 
 
 def difference(before: str, after: str) -> float | None:
@@ -146,7 +190,7 @@ def record(row: Row) -> Row:
     """Tells of a run and adds its JSON line to the file of `--json`; the row itself."""
     size = " ".join(f"{name}={value}" for name, value in row.config.items())
     peak, seconds = show_bytes(row.measured_peak_bytes), show_seconds(row.step_seconds)
-    print(f"  {row.model} {size} {row.mode}: {row.outcome}, {peak}, {seconds}", flush=True)
+    tqdm.write(f"  {row.model} {size} {row.mode}: {row.outcome}, {peak}, {seconds}")
     if flags.FLAGS.json:
         _add_line(row)
     return row
@@ -247,30 +291,48 @@ def _run(model: str) -> None:
 
 def _capacity(model: str) -> None:
     modes = flags.FLAGS.modes or ["plain", "order+swap+place"]
-    rows = capacity(
-        _setting(model, steps=3),
-        modes,
-        lambda setting: record(run_alone(setting)),
-        resolution=flags.FLAGS.resolution,
-        first_guess=flags.FLAGS.first_guess,
-    )
+    with Runs("capacity") as run:
+        rows = capacity(
+            _setting(model, steps=3),
+            modes,
+            run,
+            resolution=flags.FLAGS.resolution,
+            first_guess=flags.FLAGS.first_guess,
+        )
     print(capacity_table(rows, load(model).GROWTH))
 
 
 def _compare(model: str) -> None:
     modes = flags.FLAGS.modes or list(_COMPARED)
-    results = compare(_setting(model, steps=5), modes, flags.FLAGS.rounds)
-    print(compare_table(results))
+    print(compare_table(compare(_setting(model, steps=5), modes, flags.FLAGS.rounds)))
+
+
+def _chart(model: str) -> None:
+    modes = flags.FLAGS.modes or list(_COMPARED)
+    made = compare(_setting(model, steps=5), modes, flags.FLAGS.rounds)
+    path = Path(flags.FLAGS.picture or f"out/{model}.png")
+    rows = {mode: row for mode, (row, _) in zip(modes, made, strict=True)}
+    for file in draw_rows(f"{model}, {flags.FLAGS.config}", rows, path.with_suffix("")):
+        print(f"wrote {file}")
+
+
+def _peak(model: str) -> None:
+    modes = flags.FLAGS.modes or list(_PEAKS)
+    rows = [row for row, _ in compare(_setting(model, steps=3), modes, 1)]
+    lines = [
+        [row.mode, show_bytes(row.measured_peak_bytes), show_bytes(row.predicted_peak_bytes),
+         _prediction_error(row), row.outcome[:80]]
+        for row in rows
+    ]  # fmt: skip
+    print(table(["mode", "measured peak", "predicted", "error", "outcome"], lines))
 
 
 def _frontier(model: str) -> None:
     mode = flags.FLAGS.mode if flags.FLAGS.mode != "plain" else "recompute"
     setting = _setting(model, steps=5)
     setting = setting.in_mode(mode)
-    points = []
-    for point in frontier(setting, flags.FLAGS.points, run_alone, _loss_difference):
-        record(point.row)
-        points.append(point)
+    with Runs("frontier") as run:
+        points = list(frontier(setting, flags.FLAGS.points, run, _loss_difference))
     print(frontier_table(points))
     if flags.FLAGS.picture:
         draw(points, flags.FLAGS.picture)
@@ -298,8 +360,9 @@ def _temporaries(model: str) -> None:
 
 def _all() -> None:
     folder = Path(flags.FLAGS.out)
-    book = Book(folder / "rows.jsonl", lambda setting: record(run_alone(setting)))
-    results.write(book, folder, Path("RESULTS.md"), flags.FLAGS.only)
+    with Runs("all") as run:
+        book = Book(folder / "rows.jsonl", run)
+        results.write(book, folder, Path("RESULTS.md"), flags.FLAGS.only)
 
 
 _COMMANDS = {
@@ -307,6 +370,8 @@ _COMMANDS = {
     "time": _time,
     "capacity": _capacity,
     "compare": _compare,
+    "chart": _chart,
+    "peak": _peak,
     "frontier": _frontier,
     "temporaries": _temporaries,
 }

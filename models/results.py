@@ -20,6 +20,7 @@ from tqdm import tqdm
 import tfmem
 from models import published
 from models.capacity import capacity
+from models.charts import draw_rows
 from models.comparators import COMPARATORS
 from models.frontier import lowest, started, within
 from models.table import markdown, show_bytes, show_count, show_difference, show_seconds
@@ -42,7 +43,7 @@ def five_models(run: Run, folder: Path) -> str:
         rows = _variants(model, run)
         parts.append(f"### {model}\n\n{_variants_table(rows)}\n\n{_verdict(rows)}")
         best.append(_best(rows))
-        _draw_peaks(model, rows, folder)
+        draw_rows(model, rows, folder / model)
         parts.append(f"![peaks of {model}](out/results/{model}.png)")
     peaks = [one[0] for one in best if one]
     times = [one[1] for one in best if one]
@@ -161,27 +162,6 @@ def difference(plain: Row, row: Row) -> float | None:
         return None
     largest = max(map(abs, plain.losses))
     return max(abs(a - b) for a, b in zip(plain.losses, row.losses, strict=True)) / largest
-
-
-def _draw_peaks(model: str, rows: dict[str, Row], folder: Path) -> None:
-    """A bar for each variant that trained; PNG and SVG."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    trained = {name: row for name, row in rows.items() if row.measured_peak_bytes}
-    figure, axes = pyplot.subplots(figsize=(8, 0.5 * len(trained) + 1))
-    peaks = [(row.measured_peak_bytes or 0) / 1e6 for row in trained.values()]
-    axes.barh(list(trained), peaks)
-    axes.invert_yaxis()
-    axes.set_xlabel("measured peak, MB")
-    axes.set_title(model)
-    figure.tight_layout()
-    folder.mkdir(parents=True, exist_ok=True)
-    for suffix in ("png", "svg"):
-        figure.savefig(folder / f"{model}.{suffix}", dpi=120)
-    pyplot.close(figure)
 
 
 def largest_moe(run: Run, folder: Path) -> str:

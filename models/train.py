@@ -46,6 +46,9 @@ for the budget, the others carry the published policy out, whether it is needed 
 _FILLED = 0.9
 """Part of the limit of another machine's device that is planned for."""
 
+PLANNED = ("recompute", "tfmem")
+"""Modes in which tfmem plans for a budget."""
+
 MODES = ("plain", *COMPARATORS, *TECHNIQUES)
 """How a model can be trained; "plain" is TensorFlow as it is."""
 
@@ -327,7 +330,7 @@ def _prepare(
         return function.get_concrete_function(*batch), None
     if setting.mode in COMPARATORS:
         return prepare(setting.mode, task, batch), None
-    is_planned = setting.mode in ("tfmem", "recompute")
+    is_planned = setting.mode in PLANNED
     limit = setting.limit if is_planned else None
     if limit and setting.machines:  # whose allocators' holes are not known here
         limit = int(_FILLED * limit)
