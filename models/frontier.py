@@ -72,20 +72,31 @@ def lowest(setting: Setting, least: float, most: float, run: Callable[[Setting],
       most: where to stop.
       run: trains a setting in a process of its own.
     """
-    row = started(within(setting, least), run)
-    while row.least_bytes is not None and least < most:
-        least = max(_RISE * least, row.least_bytes)
-        row = started(within(setting, least), run)
+    row = run(within(setting, least))
+    while least < most:
+        if _has_no_room(setting, row):
+            setting = dataclasses.replace(setting, starts_on_host=True)
+        elif row.least_bytes is not None:
+            least = max(_RISE * least, row.least_bytes)
+        else:
+            break
+        row = run(within(setting, least))
     return row
 
 
 def started(setting: Setting, run: Callable[[Setting], Row]) -> Row:
     """The row of a setting; large variables that have no room are made on the host."""
     row = run(setting)
-    was_planned = row.predicted_peak_bytes is not None or row.least_bytes is not None
-    if row.has_trained or was_planned or not setting.host_process:
+    if not _has_no_room(setting, row):
         return row
     return run(dataclasses.replace(setting, starts_on_host=True))
+
+
+def _has_no_room(setting: Setting, row: Row) -> bool:
+    """Whether a run ended before it was planned, and variables could still go to a host."""
+    was_planned = row.predicted_peak_bytes is not None or row.least_bytes is not None
+    could_go = setting.host_process and not setting.starts_on_host
+    return could_go and not was_planned and not row.has_trained
 
 
 def within(setting: Setting, budget: float) -> Setting:

@@ -177,7 +177,7 @@ def deepest_resnet(run: Run, folder: Path) -> str:
     for batch, (before, after) in published.DEEPEST_RESNET.items():
         changes = {"batch": batch, "side": 128, "width": 8, "depth": 50}
         setting = Setting("resnet", changes=changes, limit=75 * MB, steps=3)
-        rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.15, first_guess=8.0)
+        rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.3, first_guess=9.0)
         said = f"depth {before} and {after}, {after / before:.1f} times"
         parts.append(f"### Batch {batch}\n\n" + _capacity_table(rows, "depth", said))
     return "\n\n".join(parts)

@@ -25,7 +25,7 @@ class Config:
     blocks: int = size(4, "Residual blocks; each doubles the side of a picture that begins as 4.")
     batch: int = size(16, "Pictures in a batch.")
     noise: int = size(128, "Random numbers from which a picture is made.")
-    critic_steps: int = size(5, "Updates of the critic for each of the generator.")
+    critic_steps: int = size(2, "Updates of the critic for each of the generator.")
     penalty: float = size(10.0, "Weight of the gradient penalty.")
     recompute_grad: int = size(0, "1 to recompute blocks by hand, but where the penalty is.")
     learning_rate: float = size(1e-4, "Adam's step size.")
@@ -41,7 +41,7 @@ class Config:
         return self.width * min(8, 2**level)
 
 
-CONFIGS = {"small": Config(), "published": Config(width=64, batch=64)}
+CONFIGS = {"small": Config(), "published": Config(width=64, batch=64, critic_steps=5)}
 
 GROWTH = "width"
 

@@ -32,7 +32,7 @@ from models import (
 from models.adafactor import Adafactor
 from models.book import Book
 from models.capacity import largest
-from models.frontier import lowest
+from models.frontier import lowest, started
 from models.task import Task
 from tfmem.limited import run_limited
 
@@ -352,6 +352,24 @@ def test_the_least_budget_is_found_from_below():
 
     found = lowest(train.Setting("m", mode="tfmem"), 100 * 2**20, 500 * 2**20, run)
     assert found.limit_bytes == asked[-1] >= 120 * 2**20 > asked[-2]
+
+
+def test_variables_that_have_no_room_begin_on_the_host():
+    asked = []
+
+    def run(setting: train.Setting) -> train.Row:
+        asked.append(setting.starts_on_host)
+        if not setting.starts_on_host:
+            return train.Row("m", "tfmem", outcome="out of memory")
+        least = None if setting.budget >= 120 * 2**20 else 110 * 2**20
+        return train.Row("m", "tfmem", setting.limit, 1, 1, least_bytes=least)
+
+    setting = train.Setting("m", budget=130 * 2**20).in_mode("tfmem")
+    assert started(setting, run).has_trained
+    lowest(setting, 100 * 2**20, 500 * 2**20, run)
+    assert asked == [False, True, False, True, True, True]
+    alone = dataclasses.replace(setting, host_process=False)
+    assert not started(alone, run).has_trained
 
 
 def test_a_comparator_that_cannot_run_says_why():
