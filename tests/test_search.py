@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -97,6 +98,18 @@ def test_more_budget_is_never_slower(graph: Graph, has_host: bool) -> None:
     ]
     rounding = 1 + 1e-9  # clocks add up in another order
     assert all(later <= earlier * rounding for earlier, later in itertools.pairwise(seconds))
+
+
+@settings(max_examples=30, deadline=None)
+@given(graphs, st.floats(0.4, 1.0))
+def test_levels_that_are_passed_over_hold_nothing_faster(graph: Graph, share: float) -> None:
+    asked = {"host": HOST, "techniques": frozenset(TECHNIQUES)}
+    (budget,) = budgets(graph, share)
+    with mock.patch("tfmem.planning.search._HOPELESS", 0.0):
+        whole = reached(graph, budget, **asked)
+    made = reached(graph, budget, **asked)
+    assert (made is None) == (whole is None)
+    assert made is None or made.step_seconds <= whole.step_seconds * (1 + 1e-9)
 
 
 def test_a_budget_above_the_peak_changes_nothing() -> None:

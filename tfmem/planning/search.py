@@ -32,6 +32,9 @@ _UNORDERED = 1.2
 (a GPT: 602 MB measured, 526 predicted)."""
 
 
+_HOPELESS = 0.97
+"""How much faster a plan for a limit may be than that for none, whose order it need not have."""
+
 _SHARES = (1.0, 0.95, 0.9, 0.85, 0.75, 0.5, 0.0)
 """Parts of what is left free that bodies are planned for, one after the other: what is left free
 is known only once what is around them is planned."""
@@ -238,11 +241,15 @@ def _loosened(
 def _fastest(spaces: Iterator[Setting], policies: list[Candidate], budget: int) -> Candidate:
     """The fastest candidate within the budget; if there is none, that with the least peak.
 
-    More variables are moved only as long as that may be faster.
+    More variables are moved only as long as that may be faster: limits only add to the time of the
+    plan that has none.
     """
     found, seen = list(policies), []
     for space in spaces:
         seen.append(space)
+        kept = _first(found, budget)
+        if kept and _HOPELESS * space.free_candidate.rank[0] >= kept.rank[0]:
+            continue
         found += space.near(budget)
         if any(one.costs_nothing and one.keeps(budget) for one in found):
             break
