@@ -75,7 +75,8 @@ flags.DEFINE_float("first_guess", 12.0, "For capacity: where tfmem's search star
 flags.DEFINE_bool("gpu", False, "Limit and measure GPU:0 instead of CPU:0.")
 flags.DEFINE_integer("timeout", 900, "Seconds after which a run is given up.")
 flags.DEFINE_string("json", None, "File to which one JSON line for each run is added.")
-flags.DEFINE_string("out", "out/results", "For all: folder for rows and pictures.")
+flags.DEFINE_string("out", "out/results", "For all: folder for the rows, which are not made again.")
+flags.DEFINE_string("pictures", "results", "For all: folder for the pictures.")
 flags.DEFINE_list("only", [], f"For all: sections, of {', '.join(results.SECTIONS)}.")
 flags.DEFINE_string("save", "", "For run: .npz file that takes the variables after the last step.")
 flags.DEFINE_bool("host_process", False, "For run: lend the memory of a second local process.")
@@ -359,10 +360,9 @@ def _temporaries(model: str) -> None:
 
 
 def _all() -> None:
-    folder = Path(flags.FLAGS.out)
     with Runs("all") as run:
-        book = Book(folder / "rows.jsonl", run)
-        results.write(book, folder, Path("RESULTS.md"), flags.FLAGS.only)
+        book = Book(Path(flags.FLAGS.out, "rows.jsonl"), run)
+        results.write(book, Path(flags.FLAGS.pictures), Path("RESULTS.md"), flags.FLAGS.only)
 
 
 _COMMANDS = {

@@ -41,8 +41,8 @@ class Config(transformer.Config):
 
     @property
     def parts(self) -> list[int]:
-        """How many experts are in each of the variables that hold a layer's."""
-        each = self.split or self.experts
+        """Experts in each of the variables that hold a layer's; every machine gets some."""
+        each = min(self.split or self.experts, -(-self.experts // max(1, self.machines)))
         whole, rest = divmod(self.experts, each)
         return [each] * whole + [rest] * bool(rest)
 
