@@ -15,6 +15,7 @@ def capacity(
     *,
     resolution: float,
     first_guess: float,
+    enough: float = math.inf,
 ) -> list[Row]:
     """The largest size, by the model's own measure of growth, that trains in each mode.
 
@@ -26,11 +27,13 @@ def capacity(
       run: trains a setting in a process of its own.
       resolution: the search stops when the answer is known to this part.
       first_guess: where the search of a later mode begins, over the first mode's answer.
+      enough: where it ends, likewise: no larger sizes are tried.
     """
     model = load(setting.model)
     growth, rounded = model.GROWTH, getattr(model, "rounded", int)
     best: list[Row] = []
     guess = getattr(setting.make_config(), growth)
+    most = math.inf
 
     for mode in modes:
 
@@ -38,21 +41,25 @@ def capacity(
             changes = {**setting.changes, growth: rounded(value)}
             return run(setting.in_mode(mode, changes, starts_on_host=True))
 
-        found = largest(probe, guess, resolution)
+        found = largest(probe, guess, resolution, most)
         if found is None:
             best.append(Row(setting.model, mode, setting.limit, outcome="nothing trains"))
             continue
         best.append(found)
         if mode == modes[0]:
             guess = math.ceil(found.config[growth] * first_guess)
+            most = found.config[growth] * enough
     return best
 
 
-def largest(probe: Callable[[int], Row], guess: int, resolution: float) -> Row | None:
+def largest(
+    probe: Callable[[int], Row], guess: int, resolution: float, most: float = math.inf
+) -> Row | None:
     """The row of the largest value that trains; None if 1 does not.
 
     Doubles (or halves) from the guess until one value trains and one does not, then bisects until
-    the distance between them is at most `resolution` of the smaller, or 1.
+    the distance between them is at most `resolution` of the smaller, or 1. Ends at the first value
+    from `most` on that trains.
     """
     best: Row | None = None
     low, high = 0, 0
@@ -61,6 +68,8 @@ def largest(probe: Callable[[int], Row], guess: int, resolution: float) -> Row |
         row = probe(value)
         if row.has_trained:
             low, best = value, row
+            if low >= most:
+                return best
         else:
             high = value
         if high == 1:

@@ -214,7 +214,7 @@ def distributed_moe(run: Run, folder: Path) -> str:
     """The MoE transformer spread over local servers, each with a limit; and whether it is equal."""
     changes = {"layers": 2, "batch": 4, "split": 8, "experts": 16}
     setting = Setting("moe_transformer", changes=changes, limit=64 * MB, steps=2, machines=4)
-    rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.5, first_guess=12.0)
+    rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.5, first_guess=12.0, enough=20.0)
     most = dataclasses.replace(setting, machines=16)
     more = capacity(most, ("plain",), run, resolution=0.5, first_guess=1.0)
     names = (

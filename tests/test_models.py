@@ -296,6 +296,7 @@ def test_largest_finds_the_boundary(most, guess):
 
     assert largest(probe, guess, resolution=0.0).config["size"] == most
     assert largest(probe, guess, resolution=0.1).config["size"] >= most / 1.1 - 1
+    assert largest(probe, guess, resolution=0.0, most=most / 2).config["size"] >= most / 2
 
 
 def test_largest_is_none_where_nothing_trains():
