@@ -54,10 +54,8 @@ UNLIMITED = 2**36
 _COMPARED = ("plain", *COMPARATORS, "order", "order+swap+place", "recompute", "tfmem")
 _PEAKS = ("plain", "order", "recompute", "tfmem")
 
-_QUARTER = 0.25
 _ABOVE_LEAST = 1.05
-"""What planned modes are given where no budget is: a quarter of the first mode's peak, or this much
-of the least that is accepted."""
+"""Planned modes without a budget are given this much of the least where a quarter is refused."""
 
 flags.DEFINE_string("limit", None, "Hard limit of the device's memory, as 600MB or 1GiB.")
 flags.DEFINE_string("budget", None, "Bytes tfmem may use; default: the limit, if there is one.")
@@ -93,9 +91,9 @@ def run_alone(setting: Setting) -> Row:
     done = run_limited(
         "models.train:train_alone",
         dataclasses.asdict(setting),
-        limit_bytes=UNLIMITED if setting.machines else setting.limit or UNLIMITED,
+        limit_bytes=setting.own_limit or UNLIMITED,
         timeout=flags.FLAGS.timeout,
-        reserve=setting.limit is not None and not setting.machines,
+        reserve=setting.own_limit is not None,
         gpu=flags.FLAGS.gpu,
     )
     if done.status == "ok":
@@ -136,7 +134,7 @@ def _budgeted(setting: Setting, most: int | None, run: Callable[[Setting], Row])
     """Runs a setting; a planned mode without a budget gets one from the peak without a plan."""
     if setting.mode not in PLANNED or setting.budget or setting.limit or not most:
         return run(setting)
-    row = run(dataclasses.replace(setting, budget=int(_QUARTER * most)))
+    row = run(dataclasses.replace(setting, budget=int(results.QUARTER * most)))
     if row.least_bytes is None:
         return row
     return run(dataclasses.replace(setting, budget=int(_ABOVE_LEAST * row.least_bytes)))
@@ -283,9 +281,8 @@ def _setting(model: str, steps: int) -> Setting:
 
 def _run(model: str) -> None:
     setting = _setting(model, steps=5)
-    limit = None if setting.machines else setting.limit
-    limit_memory(limit)
-    if limit:
+    limit_memory(setting.own_limit)
+    if setting.own_limit:
         claim_memory()
     record(train(setting, print))
 

@@ -14,21 +14,23 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from tfmem import host
-from tfmem.host_child import HostProcess
+from tfmem.host_child import HostProcess, device_of
+from tfmem.measure import UNCLAIMED
 
-_DEVICE = "/job:{job}{number}/replica:0/task:0/device:CPU:0"
-_UNCLAIMED = 2**22
+_WORKER, _HOST = "worker{}", "host{}"
+"""Jobs of a machine, by its number."""
+
 _START_TIMEOUT = 120.0
 
 
 def worker(number: int) -> str:
     """Full name of a machine's device."""
-    return _DEVICE.format(job="worker", number=number)
+    return device_of(_WORKER.format(number))
 
 
 def host_of(number: int) -> str:
     """Full name of a machine's host."""
-    return _DEVICE.format(job="host", number=number)
+    return device_of(_HOST.format(number))
 
 
 @dataclass(frozen=True)
@@ -96,12 +98,12 @@ def cluster(machines: int, limit: int | None, has_hosts: bool) -> Iterator[Clust
             stack.callback(process.stop)
             return process
 
-        workers = [start(f"worker{i}", limit) for i in range(machines)]
-        hosts = [start(f"host{i}", None) for i in range(machines if has_hosts else 0)]
+        workers = [start(_WORKER.format(i), limit) for i in range(machines)]
+        hosts = [start(_HOST.format(i), None) for i in range(machines if has_hosts else 0)]
         ports = {p.job: p.wait_until_ready(_START_TIMEOUT) for p in (*workers, *hosts)}
         host.connect({job: [f"127.0.0.1:{port}"] for job, port in ports.items()})
         stack.callback(host.connect, {})
         for process in workers if limit else ():
             with tf.device(process.device):  # one region, so that what fits is what is free
-                tf.raw_ops.Empty(shape=[process.limit_bytes - _UNCLAIMED], dtype=tf.uint8)
+                tf.raw_ops.Empty(shape=[process.limit_bytes - UNCLAIMED], dtype=tf.uint8)
         yield Cluster(tuple(workers), tuple(hosts))

@@ -9,7 +9,7 @@ import tf_keras as keras
 
 from models import speech, train
 from models.lstm import cell
-from models.task import Task, count, size
+from models.task import Task, count, recomputed, size
 from models.transformer import Weights
 
 
@@ -59,7 +59,7 @@ class Network(tf.Module):
         states, together = [], c.recompute_grad or c.length
         for start in range(0, c.length, together):
             moments = x[start * c.batch : (start + together) * c.batch]
-            run = tf.recompute_grad(self._moments) if c.recompute_grad else self._moments
+            run = recomputed(self._moments, c.recompute_grad)
             made, memory, state = run(moments, memory, state)
             states.append(made)
 

@@ -36,7 +36,8 @@ FIVE = ("moe_transformer", "transformer", "resnet", "wgan_gp", "deepspeech")
 MB = 10**6
 _PLAIN, _KERAS = "plain TensorFlow", "plain TensorFlow, layers of Keras 3"
 _STEPS = 6
-_QUARTER = 0.25
+QUARTER = 0.25
+"""Part of plain TensorFlow's peak that the planner is asked to keep."""
 
 
 def five_models(run: Run, folder: Path) -> str:
@@ -88,7 +89,7 @@ def _variants(model: str, run: Run) -> dict[str, Row]:
         if rival and rival[1].measured_peak_bytes:
             known = max(rival[1].measured_peak_bytes, floor)
             rows[f"{name}, the least of the others' peaks"] = started(within(one, known), run)
-        quarter = started(within(one, max(_QUARTER * most, floor)), run)
+        quarter = started(within(one, max(QUARTER * most, floor)), run)
         rows[f"{name}, a quarter of plain's peak"] = quarter
         rows[f"{name}, least budget"] = least
     return rows

@@ -46,6 +46,11 @@ class Model(Protocol):
     def build(config: Any) -> Task: ...
 
 
+def recomputed(part: Callable[..., Any], by_hand: int | bool) -> Callable[..., Any]:
+    """A part of a model, under `tf.recompute_grad` if asked: its gradient then has none itself."""
+    return tf.recompute_grad(part) if by_hand else part
+
+
 def size(default: Any, meaning: str) -> Any:
     """A field of a configuration with its default and the help text of its flag."""
     return dataclasses.field(default=default, metadata={"help": meaning})

@@ -166,6 +166,11 @@ class Setting:
             starts_on_host=starts_on_host and (mode == "tfmem" or "place" in mode),
         )
 
+    @property
+    def own_limit(self) -> int | None:
+        """The limit of the process that trains; machines have it instead where there are any."""
+        return None if self.machines else self.limit
+
     def make_config(self) -> Any:
         """The model's configuration with the changes made."""
         return dataclasses.replace(load(self.model).CONFIGS[self.config], **self.changes)

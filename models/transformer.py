@@ -15,7 +15,7 @@ import tensorflow as tf
 from models import text, train
 from models.adafactor import Adafactor
 from models.cluster import Spread
-from models.task import Task, count, size
+from models.task import Task, count, recomputed, size
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Transformer(tf.Module):
 
     def _part(self, part: Callable[..., Any], *inputs: tf.Tensor) -> Any:
         """A part of a layer, recomputed by hand if the configuration says so."""
-        return (tf.recompute_grad(part) if self.config.recompute_grad else part)(*inputs)
+        return recomputed(part, self.config.recompute_grad)(*inputs)
 
     def _embed(self, table: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
         return tf.gather(table, tokens) * self.config.d_model**0.5 + self.positions

@@ -6,14 +6,14 @@ is a gradient's norm, so the critic's own gradient is of the second order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
 import tf_keras as keras
 
 from models import images, train
-from models.task import Task, count, size
+from models.task import Task, count, recomputed, size
 from models.transformer import Weights
 
 
@@ -104,11 +104,6 @@ class Block(tf.Module):
         if not self.is_up:
             x, y = halved(x), halved(y)
         return self.shortcut(x) + y
-
-
-def recomputed(block: Block, is_recomputed: bool) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The block, with `tf.recompute_grad` if asked: it has no gradient of the second order."""
-    return tf.recompute_grad(block) if is_recomputed else block
 
 
 def doubled(x: tf.Tensor) -> tf.Tensor:

@@ -22,7 +22,14 @@ from typing import IO
 from tfmem.errors import Error, HostMemoryError
 
 JOB = "tfmem_host"
-DEVICE = f"/job:{JOB}/replica:0/task:0/device:CPU:0"
+
+
+def device_of(job: str) -> str:
+    """Full name of the device of a job that is one process."""
+    return f"/job:{job}/replica:0/task:0/device:CPU:0"
+
+
+DEVICE = device_of(JOB)
 """Full name of the host process's device."""
 
 _MIB = 2**20
@@ -68,7 +75,7 @@ class HostProcess:
         if limit < _MIB:
             raise Error(f"memory_limit={memory_limit} is less than 1 MiB; give it in bytes")
         self.job = job
-        self.device = DEVICE.replace(JOB, job)
+        self.device = device_of(job)
         self.limit_bytes = limit // _MIB * _MIB
         self.users = 0
         log = tempfile.TemporaryFile("w+", prefix="tfmem-host-", errors="replace")  # noqa: SIM115

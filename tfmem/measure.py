@@ -179,14 +179,14 @@ def claim_memory(device: str | None = None) -> None:
     if limit is None:
         raise Error(f"{name} has no limit of its own; set {_USE_BFC}=true and {_BFC_LIMIT}=n")
     memory_info(name)
-    if devices.kind(name) == "CPU" and limit > _UNCLAIMED:
+    if devices.kind(name) == "CPU" and limit > UNCLAIMED:
         with tf.device(name):
-            tf.raw_ops.Empty(shape=[limit - _UNCLAIMED], dtype=tf.uint8)
+            tf.raw_ops.Empty(shape=[limit - UNCLAIMED], dtype=tf.uint8)
         _claimed.add(name)
     tf.config.experimental.reset_memory_stats(devices.short_name(name))
 
 
-_UNCLAIMED = 4 * MIB
+UNCLAIMED = 4 * MIB
 """What the CPU's allocator keeps in regions of its own when the rest is claimed at once."""
 
 _claimed: set[str] = set()
@@ -205,7 +205,7 @@ def region_bytes(device: str) -> int | None:
 
     name = devices.full_name(device)
     if devices.kind(name) == "CPU":
-        return (_cpu_limit() - _UNCLAIMED) if name in _claimed else None
+        return (_cpu_limit() - UNCLAIMED) if name in _claimed else None
     if not devices.is_local(name) or devices.kind(name) != "GPU":
         return None
     grows = any(

@@ -69,8 +69,10 @@ def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> P
     Only what the largest probe finds is kept for later.
     """
     machine = profiler.machine()
-    found: Probe | None = profiles.probed(kind, machine, *devices)
-    for side in profiler.PROBE_SIDES if found is None else ():
+    known: Probe | None = profiles.probed(kind, machine, *devices)
+    if known is not None:
+        return known
+    for side in profiler.PROBE_SIDES:
         try:
             found = probe(side)
         except Exception as error:
@@ -80,9 +82,8 @@ def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> P
         if side == profiler.PROBE_SIDES[0]:
             profiles.keep_probe(found, machine, *devices)
         return found
-    if found is None:
-        _log.info("%s cannot be probed, usual rates are taken: no room", " and ".join(devices))
-    return found
+    _log.info("%s cannot be probed, usual rates are taken: no room", " and ".join(devices))
+    return None
 
 
 class Tracing:

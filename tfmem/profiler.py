@@ -30,11 +30,11 @@ _EVERY_OP = 3
 """Level of the host tracer at which cheap ops are reported too."""
 
 _PRODUCTS, _SMALL_NODES, _PROBES = 4, 256, 5
+"""How often probes work on a matrix, how many small nodes they run, and repetitions."""
 
 PROBE_SIDES = (1024, 512, 256)
 """Sides of the square matrices that a device is probed with: smaller ones where it is nearly full,
 which tell less of its speed."""
-"""Rows and columns of the matrix that probes work on, how often they do, and repetitions."""
 
 
 _folders: list[tempfile.TemporaryDirectory[str]] = []
