@@ -80,6 +80,11 @@ def test_a_move_that_the_host_cannot_take_moves_nothing(failing):
     assert failing["one"]
 
 
+def test_a_move_of_which_one_group_fails_moves_no_group(failing):
+    assert failing["groups"].startswith("HostMemoryError")
+    assert failing["kept_groups"]
+
+
 def test_a_move_to_a_dead_host_moves_nothing(failing):
     assert failing["dead"].startswith("HostMemoryError")
     assert "signal SIGKILL" in failing["dead"]

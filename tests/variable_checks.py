@@ -113,6 +113,9 @@ def all_or_nothing() -> dict[str, Any]:
         gc.collect()
         variables.move_variables([first, first], device)
         facts["one"] = first.device == device
+        groups = {"CPU:0": [first], device: several[1:]}
+        facts["groups"] = raised(lambda: variables.move_groups(groups))
+        facts["kept_groups"] = first.device == device and float(first[59, 3]) == 0
         variables.move_variables([first], "CPU:0")
         os.kill(host.running().pid, 9)
         facts["dead"] = raised(lambda: variables.move_variables(several, device))

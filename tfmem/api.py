@@ -305,15 +305,13 @@ class Optimized:
         captured, last = entry.captured, entry.stages[-1]
         graph = run_passes(last.graph, passes_of(last.decision.plan), _observe)
         bodies: dict[str, tuple[Graph, Graph]] = {}
-        has_moved = False
+        away: dict[str, list[Any]] = {}
         for plan in (stage.decision.plan for stage in entry.stages):
-            away = [captured.variables[placement.variable] for placement in plan.placements]
-            away = [variable for variable in away if variable.device != plan.host]
-            if away:
-                variables.move_variables(away, plan.host)
-                has_moved = True
+            placed = [captured.variables[placement.variable] for placement in plan.placements]
+            away.setdefault(plan.host, []).extend(v for v in placed if v.device != plan.host)
             bodies |= _rewritten_bodies(captured.bodies, plan)
-        if has_moved:
+        if any(away.values()):
+            variables.move_groups({host: group for host, group in away.items() if group})
             self._forget()
         rewritten = rebuild(captured, graph, bodies)
         seconds = entry.seconds + time.perf_counter() - start
@@ -342,7 +340,6 @@ class _Entry:
     """What was decided, and made, for one input signature.
 
     `stages` are those of the scarce devices, each planned on the graph that those before it leave.
-
     `tracing` is there as long as its steps are being measured.
     `moves` counts the variables moved, in the whole process, when it was made: an entry that is
     older than the last move may refer to variables that are elsewhere now.

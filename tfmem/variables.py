@@ -16,7 +16,7 @@ import contextlib
 import gc
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from types import FrameType
 from typing import Any
@@ -60,14 +60,24 @@ def move_variables(variables: Sequence[Any], device: str) -> None:
       tfmem.Error: the device does not exist or is full, or a variable is of a kind that cannot be
         moved; nothing has moved.
     """
+    move_groups({device: variables})
+
+
+def move_groups(groups: Mapping[str, Sequence[Any]]) -> None:
+    """Moves variables to the devices that they are grouped under: all of them, or on failure none.
+
+    See `move_variables`, which raises the same; no variable may be in two groups.
+    """
     import tensorflow as tf
 
-    target = devices.full_name(device)
-    found = {id(plain): plain for plain in map(_plain, variables)}
-    away = [plain for plain in found.values() if devices.full_name(plain.device) != target]
+    away: dict[int, tuple[Any, str]] = {}
+    for target, variables in ((devices.full_name(name), group) for name, group in groups.items()):
+        for plain in map(_plain, variables):
+            if devices.full_name(plain.device) != target:
+                away[id(plain)] = plain, target
     twins: list[Any] = []  # not a comprehension: they must outlive an error until it is cleared
     try:
-        for variable in away:
+        for variable, target in away.values():
             twins.append(_twin(variable, target))
     except tf.errors.OpError as error:
         explained = host_module.explain_failure(error) or Error(
@@ -78,7 +88,7 @@ def move_variables(variables: Sequence[Any], device: str) -> None:
         twins.clear()
         raise explained from error.with_traceback(None)  # its frames hold what was copied
     if away:
-        _exchange(away, twins)
+        _exchange([variable for variable, _ in away.values()], twins)
 
 
 def _plain(variable: Any) -> Any:
