@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,14 +17,20 @@ from models.train import Row, Setting
 class Book:
     """Runs settings, each once: what stands in its file is not run again.
 
-    A line of the file is a JSON object: `asked`, the setting and the versions it ran with, and
-    `row`. A line that was cut off is left out, and run again.
+    A line of the file is a JSON object: `asked`, the setting and the versions it ran with, `row`,
+    and `seconds`, what it took. A line that was cut off is left out, and run again.
+
+    Attributes:
+      made: how many rows were made, not read.
+      spent: seconds that the rows asked for so far took, also those that were made earlier.
     """
 
     def __init__(self, path: Path, run: Callable[[Setting], Row]) -> None:
         self.path, self.run = path, run
         self.rows: dict[str, Row] = {}
         self.made = 0
+        self.spent = 0.0
+        self._unasked: dict[str, float] = {}
         if path.exists():
             text = path.read_text(encoding="utf-8")
             for line in text.splitlines():
@@ -37,12 +44,16 @@ class Book:
         asked = dataclasses.asdict(setting) | versions
         key = json.dumps(asked, sort_keys=True)
         if key not in self.rows:
+            start = time.perf_counter()
             row = self.rows[key] = self.run(setting)
+            seconds = self._unasked[key] = time.perf_counter() - start
             self.made += 1
-            line = json.dumps({"asked": asked, "row": dataclasses.asdict(row)}, sort_keys=True)
+            entry = {"asked": asked, "row": dataclasses.asdict(row), "seconds": round(seconds, 3)}
+            line = json.dumps(entry, sort_keys=True)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
+        self.spent += self._unasked.pop(key, 0.0)
         return self.rows[key]
 
     def _read(self, line: str) -> None:
@@ -50,4 +61,6 @@ class Book:
             entry = json.loads(line)
         except json.JSONDecodeError:
             return
-        self.rows[json.dumps(entry["asked"], sort_keys=True)] = Row(**entry["row"])
+        key = json.dumps(entry["asked"], sort_keys=True)
+        self.rows[key] = Row(**entry["row"])
+        self._unasked[key] = entry["seconds"]

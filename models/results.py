@@ -13,7 +13,6 @@ import os
 import platform
 import shlex
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tqdm import tqdm
 
 import tfmem
 from models import published
+from models.book import Book
 from models.capacity import capacity
 from models.charts import draw_rows
 from models.comparators import COMPARATORS
@@ -42,23 +42,36 @@ QUARTER = 0.25
 
 def five_models(run: Run, folder: Path) -> str:
     """Peak and step time of the five models: plain, the comparators, techniques, the planner."""
-    parts, best = [], []
+    parts = []
+    best: dict[str, tuple[float, float]] = {}
     for model in FIVE:
         rows = _variants(model, run)
         parts.append(f"### {model}\n\n{_variants_table(rows)}\n\n{_verdict(rows)}")
-        best.append(_best(rows))
         draw_rows(model, rows, folder / model)
         parts.append(f"![peaks and step times of {model}]({(folder / model).as_posix()}.png)")
-    peaks = [one[0] for one in best if one]
-    times = [one[1] for one in best if one]
-    if peaks:
-        parts.append(
-            f"Average over {len(peaks)} models, the planner under a quarter of plain's peak or the "
-            f"least it accepts: peak **{statistics.mean(peaks):.1f} times** lower "
-            f"(published {published.AVERAGE_PEAK_RATIO}) at **{statistics.mean(times):.2f} times** "
-            f"the step time (published {published.AVERAGE_TIME_RATIO})."
-        )
-    return "\n\n".join(parts)
+        if ratios := _best(rows):
+            best[model] = ratios
+    return "\n\n".join([*parts, _together(best)])
+
+
+def _together(best: dict[str, tuple[float, float]]) -> str:
+    """The planner's ratios by model and in the mean, beside the published ones."""
+    lines = dict(best)
+    without = [ratios for model, ratios in best.items() if model != "moe_transformer"]
+    for name, some in (
+        ("average", list(best.values())),
+        ("average without the MoE model", without),
+    ):
+        if some:
+            peaks, times = zip(*some, strict=True)
+            lines[name] = (statistics.mean(peaks), statistics.mean(times))
+    cells = [
+        [name, f"{peak:.1f}", f"{seconds:.2f}", *map(str, published.PEAK_AND_TIME.get(name, "--"))]
+        for name, (peak, seconds) in lines.items()
+    ]
+    header = ["", "times less memory", "times plain's step", "published", "published"]
+    said = "tfmem under a quarter of plain TensorFlow's peak, or the least it accepts."
+    return f"### All five\n\n{said}\n\n{markdown(header, cells)}"
 
 
 def _variants(model: str, run: Run) -> dict[str, Row]:
@@ -178,12 +191,11 @@ def largest_moe(run: Run, folder: Path) -> str:
 def deepest_resnet(run: Run, folder: Path) -> str:
     """The deepest ResNet under a limit at two sizes of the batch."""
     parts = []
-    for batch, (before, after) in published.DEEPEST_RESNET.items():
+    for batch, known in published.DEEPEST_RESNET.items():
         changes = {"batch": batch, "side": 128, "width": 8, "depth": 50}
         setting = Setting("resnet", changes=changes, limit=75 * MB, steps=3)
         rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.3, first_guess=9.0)
-        said = f"depth {before} and {after}, {after / before:.1f} times"
-        parts.append(f"### Batch {batch}\n\n" + _capacity_table(rows, "depth", said))
+        parts.append(f"### Batch {batch}\n\n{_capacity_table(rows, 'depth', known)}")
     return "\n\n".join(parts)
 
 
@@ -208,7 +220,12 @@ def longest_deepspeech(run: Run, folder: Path) -> str:
         ]
         lines.append([str(length), *seconds, *each])
     header = ["frames", "plain, a step", "tfmem, a step", "plain, a frame", "tfmem, a frame"]
-    return "\n\n".join([*parts, markdown(header, lines)])
+    known = [
+        [str(length), *map(show_seconds, seconds)]
+        for length, seconds in published.DEEPSPEECH_SECONDS.items()
+    ]
+    before = markdown(["frames, published", "TensorFlow, a step", "TensorFlowMem, a step"], known)
+    return "\n\n".join([*parts, markdown(header, lines), before])
 
 
 def distributed_moe(run: Run, folder: Path) -> str:
@@ -225,14 +242,14 @@ def distributed_moe(run: Run, folder: Path) -> str:
     )
     lines = [
         [name, str(row.config.get("experts")), show_count(row.parameters),
-         _ratio(row.parameters, rows[0].parameters), show_bytes(row.measured_peak_bytes),
+         _ratio(row.parameters, rows[0].parameters), known, show_bytes(row.measured_peak_bytes),
          show_seconds(row.step_seconds), row.outcome[:80]]
-        for name, row in zip(names, (*rows, *more), strict=True)
+        for name, row, known in zip(names, (*rows, *more), published.DISTRIBUTED_MOE, strict=True)
     ]  # fmt: skip
-    header = ["", "experts", "parameters", "ratio", "largest peak", "step", "outcome"]
+    header = ["", "experts", "parameters", "ratio", "published", "largest peak", "step", "outcome"]
     said = (
         f"Limit of a server: {show_bytes(setting.limit)}. The search ends where 20 times plain's "
-        f"experts train. Published: {published.DISTRIBUTED_MOE}."
+        "experts train."
     )
     return "\n\n".join([markdown(header, lines), said, _equality(setting, run)])
 
@@ -255,20 +272,22 @@ def _equality(setting: Setting, run: Run) -> str:
     return markdown(["8 experts, 6 steps", "largest peak", "step", "losses", "outcome"], lines)
 
 
-def _capacity_table(rows: Sequence[Row], growth: str, said: str) -> str:
-    """What trained of each mode, beside what was published."""
-    header = ["", growth, "ratio", "parameters", "ratio", "limit", "peak", "step", "outcome"]
+def _capacity_table(rows: Sequence[Row], growth: str, known: Sequence[str]) -> str:
+    """What trained of each mode, beside what was published of it."""
+    header = [
+        "", growth, "ratio", "parameters", "ratio", "published", "limit", "peak", "step", "outcome"
+    ]  # fmt: skip
     first = rows[0]
     lines = []
-    for row in rows:
+    for row, before in zip(rows, known, strict=True):
         size = row.config.get(growth)
         lines.append([
             {"plain": "plain TensorFlow"}.get(row.mode, row.mode), str(size),
             _ratio(size, first.config.get(growth)), show_count(row.parameters),
-            _ratio(row.parameters, first.parameters), show_bytes(row.limit_bytes),
+            _ratio(row.parameters, first.parameters), before, show_bytes(row.limit_bytes),
             show_bytes(row.measured_peak_bytes), show_seconds(row.step_seconds), row.outcome[:80],
         ])  # fmt: skip
-    return markdown(header, lines) + f"\n\nPublished: {said}."
+    return markdown(header, lines)
 
 
 SECTIONS = {
@@ -280,11 +299,11 @@ SECTIONS = {
 }
 
 
-def write(run: Run, folder: Path, path: Path, only: Sequence[str] = ()) -> None:
+def write(book: Book, folder: Path, path: Path, only: Sequence[str] = ()) -> None:
     """Measures the sections that are asked for (all by default) and writes RESULTS.md.
 
     Args:
-      run: gives the row of a setting.
+      book: gives the row of a setting.
       folder: takes the pictures.
       path: of RESULTS.md.
       only: titles of sections; () for all.
@@ -292,26 +311,27 @@ def write(run: Run, folder: Path, path: Path, only: Sequence[str] = ()) -> None:
     chosen = {title: one for title, one in SECTIONS.items() if not only or title in only}
     parts: list[str] = []
     for title, section in tqdm(chosen.items(), desc="sections", unit=" sections", disable=None):
-        start = time.perf_counter()
-        text = section(run, folder)
-        minutes = (time.perf_counter() - start) / 60
+        before = book.spent
+        text = section(book, folder)
+        minutes = (book.spent - before) / 60
         command = f"`python -m models.bench all --only={shlex.quote(title)}`"
         parts.append(
             f"## {title[0].upper()}{title[1:]}\n\n{text}\n\n{command}: {minutes:.0f} minutes"
         )
         left = [other for other in SECTIONS if other not in list(chosen)[: len(parts)]]
-        path.write_text("\n\n".join([_head(left), *parts]) + "\n", encoding="utf-8")
+        path.write_text("\n\n".join([_head(left, book.spent), *parts]) + "\n", encoding="utf-8")
 
 
-def _head(left: Sequence[str]) -> str:
-    """What stands above all sections; `left` are those that are not there."""
+def _head(left: Sequence[str], spent: float) -> str:
+    """What stands above all sections: `left` are not there, the others took `spent` seconds."""
     head = (
         "# Results\n\nGenerated by `make results`; not edited by hand.\n\n"
         f"{datetime.date.today()}, {platform.machine()}, {_cores()} cores, {_memory()} GiB of "
         f"memory; Python {platform.python_version()}, TensorFlow {tf.__version__}, "
         f"tfmem {tfmem.__version__}. Peaks are those of the device's allocator over the steps, "
         "MB = 10^6 bytes; every run has a process of its own; step times are medians after the "
-        "first step. A row with a limit ran under a hard limit of that size."
+        "first step. A row with a limit ran under a hard limit of that size. The runs of this page "
+        f"took {spent / 60:.0f} minutes."
     )
     return f"{head}\n\nNot measured this time: {', '.join(left)}." if left else head
 

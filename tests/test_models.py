@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -340,6 +341,22 @@ def test_a_book_runs_each_setting_once_and_goes_on_after_an_interruption(tmp_pat
     assert len(path.read_text().splitlines()) == 3
     assert [Book(path, run)(setting).mode for setting in settings] == ["plain", "order", "plain"]
     assert made == ["plain", "order", "order"]
+
+
+def test_a_book_counts_the_seconds_of_rows_that_were_made_earlier_once(tmp_path):
+    def run(setting: train.Setting) -> train.Row:
+        time.sleep(0.05)
+        return train.Row(setting.model, setting.mode)
+
+    first = Book(tmp_path / "rows.jsonl", run)
+    first(train.Setting("lstm"))
+    again = Book(tmp_path / "rows.jsonl", run)
+    assert again.spent == 0.0
+    for _ in range(2):
+        again(train.Setting("lstm"))
+    assert again.made == 0
+    assert again.spent == pytest.approx(first.spent, abs=1e-3)
+    assert again.spent >= 0.05
 
 
 def test_the_least_budget_is_found_from_below():
