@@ -184,8 +184,8 @@ def difference(plain: Row, row: Row) -> float | None:
 def largest_moe(run: Run, folder: Path) -> str:
     """The largest MoE transformer under a limit, plain and with tfmem."""
     setting = Setting("moe_transformer", limit=600 * MB, steps=3)
-    rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.15, first_guess=48.0)
-    return _capacity_table(rows, "experts", published.LARGEST_MOE)
+    rows, said = _capacity(setting, run, resolution=0.15, times=48)
+    return f"{_capacity_table(rows, 'experts', published.LARGEST_MOE)}\n\n{said}"
 
 
 def deepest_resnet(run: Run, folder: Path) -> str:
@@ -194,18 +194,18 @@ def deepest_resnet(run: Run, folder: Path) -> str:
     for batch, known in published.DEEPEST_RESNET.items():
         changes = {"batch": batch, "side": 128, "width": 8, "depth": 50}
         setting = Setting("resnet", changes=changes, limit=75 * MB, steps=3)
-        rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.3, first_guess=9.0)
-        parts.append(f"### Batch {batch}\n\n{_capacity_table(rows, 'depth', known)}")
+        rows, said = _capacity(setting, run, resolution=0.3, times=9)
+        parts.append(f"### Batch {batch}\n\n{_capacity_table(rows, 'depth', known)}\n\n{said}")
     return "\n\n".join(parts)
 
 
 def longest_deepspeech(run: Run, folder: Path) -> str:
     """The longest DeepSpeech under a limit, and the step time by length."""
     setting = Setting("deepspeech", limit=250 * MB, steps=4)
-    rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.15, first_guess=4.0)
-    parts = [_capacity_table(rows, "length", published.LONGEST_DEEPSPEECH)]
+    rows, said = _capacity(setting, run, resolution=0.15, times=4)
+    parts = [_capacity_table(rows, "length", published.LONGEST_DEEPSPEECH), said]
     if not all(row.has_trained for row in rows):
-        return parts[0]
+        return "\n\n".join(parts)
     lengths = [rows[0].config["length"], rows[1].config["length"]]
     lines = []
     for length in sorted({lengths[0] // 2, lengths[0], *lengths[1:]}):
@@ -232,7 +232,7 @@ def distributed_moe(run: Run, folder: Path) -> str:
     """The MoE transformer spread over local servers, each with a limit; and whether it is equal."""
     changes = {"layers": 2, "batch": 4, "split": 8, "experts": 16}
     setting = Setting("moe_transformer", changes=changes, limit=64 * MB, steps=2, machines=4)
-    rows = capacity(setting, ("plain", "tfmem"), run, resolution=0.5, first_guess=12.0, enough=20.0)
+    rows, said = _capacity(setting, run, resolution=0.5, times=20)
     most = dataclasses.replace(setting, machines=16)
     more = capacity(most, ("plain",), run, resolution=0.5, first_guess=1.0)
     names = (
@@ -247,11 +247,8 @@ def distributed_moe(run: Run, folder: Path) -> str:
         for name, row, known in zip(names, (*rows, *more), published.DISTRIBUTED_MOE, strict=True)
     ]  # fmt: skip
     header = ["", "experts", "parameters", "ratio", "published", "largest peak", "step", "outcome"]
-    said = (
-        f"Limit of a server: {show_bytes(setting.limit)}. The search ends where 20 times plain's "
-        "experts train."
-    )
-    return "\n\n".join([markdown(header, lines), said, _equality(setting, run)])
+    limit = f"Limit of a server: {show_bytes(setting.limit)}. {said}"
+    return "\n\n".join([markdown(header, lines), limit, _equality(setting, run)])
 
 
 def _equality(setting: Setting, run: Run) -> str:
@@ -270,6 +267,21 @@ def _equality(setting: Setting, run: Run) -> str:
         for name, row in zip(names, (alone, plain, ours), strict=True)
     ]  # fmt: skip
     return markdown(["8 experts, 6 steps", "largest peak", "step", "losses", "outcome"], lines)
+
+
+def _capacity(
+    setting: Setting, run: Run, *, resolution: float, times: int
+) -> tuple[list[Row], str]:
+    """The largest sizes, plain and with tfmem; and where the second search ends."""
+    modes = ("plain", "tfmem")
+    rows = capacity(
+        setting, modes, run, resolution=resolution, first_guess=1.05 * times, enough=times
+    )
+    said = (
+        f"Sizes are searched to {resolution:.0%}; the search ends where {times} times plain's "
+        "size trains."
+    )
+    return rows, said
 
 
 def _capacity_table(rows: Sequence[Row], growth: str, known: Sequence[str]) -> str:
