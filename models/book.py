@@ -18,7 +18,7 @@ class Book:
     """Runs settings, each once: what stands in its file is not run again.
 
     A line of the file is a JSON object: `asked`, the setting and the versions it ran with, `row`,
-    and `seconds`, what it took. A line that was cut off is left out, and run again.
+    and `seconds`, what it took. A line that was cut off, or lacks one of them, is run again.
 
     Attributes:
       made: how many rows were made, not read.
@@ -59,8 +59,8 @@ class Book:
     def _read(self, line: str) -> None:
         try:
             entry = json.loads(line)
-        except json.JSONDecodeError:
+            asked, row, seconds = entry["asked"], Row(**entry["row"]), entry["seconds"]
+        except (json.JSONDecodeError, KeyError, TypeError):
             return
-        key = json.dumps(entry["asked"], sort_keys=True)
-        self.rows[key] = Row(**entry["row"])
-        self._unasked[key] = entry["seconds"]
+        key = json.dumps(asked, sort_keys=True)
+        self.rows[key], self._unasked[key] = row, seconds
