@@ -206,19 +206,14 @@ def longest_deepspeech(run: Run, folder: Path) -> str:
     parts = [_capacity_table(rows, "length", published.LONGEST_DEEPSPEECH), said]
     if not all(row.has_trained for row in rows):
         return "\n\n".join(parts)
-    lengths = [rows[0].config["length"], rows[1].config["length"]]
+    most, longest = (row.config["length"] for row in rows)
     lines = []
-    for length in sorted({lengths[0] // 2, lengths[0], *lengths[1:]}):
-        changes = {"length": length}
-        plain, ours = (
-            run(setting.in_mode(mode, changes, starts_on_host=True)) for mode in ("plain", "tfmem")
-        )
-        seconds = [show_seconds(row.step_seconds) for row in (plain, ours)]
-        each = [
-            f"{1e3 * row.step_seconds / length:.2f} ms" if row.step_seconds else "-"
-            for row in (plain, ours)
-        ]
-        lines.append([str(length), *seconds, *each])
+    for length in (most // 2, most, longest):
+        at = setting.changes | {"length": length}
+        ours = run(setting.in_mode("tfmem", at, starts_on_host=True)).step_seconds
+        plain = run(setting.in_mode("plain", at)).step_seconds if length <= most else None
+        per_frame = [f"{1e3 * step / length:.2f} ms" if step else "-" for step in (plain, ours)]
+        lines.append([str(length), show_seconds(plain), show_seconds(ours), *per_frame])
     header = ["frames", "plain, a step", "tfmem, a step", "plain, a frame", "tfmem, a frame"]
     known = [
         [str(length), *map(show_seconds, seconds)]

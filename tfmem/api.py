@@ -168,6 +168,7 @@ class Optimized:
         self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
         self._has_told = False
+        self._moved: list[tuple[Any, str]] = []
         functools.update_wrapper(self, self.original.python_function)
 
     @property
@@ -232,6 +233,32 @@ class Optimized:
         """What is predicted for these arguments and, after a call with them, what was measured."""
         entry = self._entries.get(signature_of(args, kwargs))
         return (entry or self._planned(args, kwargs)).report()
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans of the input signatures that it was called with so far."""
+        return tuple(entry.plan for entry in self._entries.values())
+
+    def reports(self) -> tuple[Report, ...]:
+        """A report of each of the plans."""
+        return tuple(entry.report() for entry in self._entries.values())
+
+    def restore_variables(self) -> None:
+        """Moves the variables that plans placed on the host back to where they were.
+
+        The next call plans anew.
+
+        Raises:
+          tfmem.Error: they have no room there; nothing has moved.
+        """
+        with self._lock:
+            groups: dict[str, list[Any]] = {}
+            for variable, device in self._moved:
+                groups.setdefault(device, []).append(variable)
+            variables.move_groups(groups)
+            self._moved.clear()
+            if groups:
+                self._forget()
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry:
         entry = self._entries.get(signature_of(args, kwargs))
@@ -311,6 +338,7 @@ class Optimized:
             away.setdefault(plan.host, []).extend(v for v in placed if v.device != plan.host)
             bodies |= _rewritten_bodies(captured.bodies, plan)
         if any(away.values()):
+            self._moved += [(v, v.device) for group in away.values() for v in group]
             variables.move_groups({host: group for host, group in away.items() if group})
             self._forget()
         rewritten = rebuild(captured, graph, bodies)

@@ -77,7 +77,6 @@ def measure(
     Raises:
       tfmem.Error: the device does not exist, is in another process, or keeps no statistics.
     """
-    import tensorflow as tf
 
     if steps < 1:
         raise Error(f"steps={steps}: at least one step must be measured")
@@ -86,7 +85,7 @@ def measure(
     for _ in range(warmup):
         function(*args, **kwargs)
     _synchronize()
-    tf.config.experimental.reset_memory_stats(devices.short_name(name))
+    reset_peak(name)
 
     seconds, scalars = [], []
     for _ in range(steps):
@@ -132,6 +131,18 @@ def memory_info(device: str) -> tuple[int, int]:
         del probe
         _must_count(name, info["peak"])
     return int(info["current"]), int(info["peak"])
+
+
+def reset_peak(device: str) -> None:
+    """Lets the most bytes in use on a local device begin anew, from those in use now.
+
+    Raises:
+      tfmem.Error: as of `memory_info`.
+    """
+    import tensorflow as tf
+
+    memory_info(device)
+    tf.config.experimental.reset_memory_stats(devices.short_name(devices.full_name(device)))
 
 
 def _must_count(name: str, peak: int) -> None:

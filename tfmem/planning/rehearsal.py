@@ -20,6 +20,7 @@ A value that is gone is *pledged* if a later node needs it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from tfmem.planning.crowd import Crowd, Groups
@@ -27,6 +28,10 @@ from tfmem.planning.stage import NEVER, Stage
 
 _MOST_REPEATS = 3
 """Clones for each node of the order before a limit counts as out of reach: thrashing has no end."""
+
+_LONGEST_DELAY = 32
+"""Most nodes for which a storage that cannot leave is not looked at: looking at hundreds of them at
+every node took most of the time on graphs of 20,000."""
 
 
 class Step(NamedTuple):
@@ -115,7 +120,9 @@ class Rehearsal:
         self.groups = Groups()
         self.left = _MOST_REPEATS * len(stage.order)  # runs of clones until it is given up
         self.turns = [0] * len(stage.form.names)  # how often each node was run again
-        self.postponed: list[int] = []  # storages that could not leave yet
+        # Storages that could not leave: when to look again, when that was, and which; a heap.
+        self.postponed: list[tuple[int, int, int]] = []
+        self.delay = [0] * count  # nodes for which each was postponed last
         self.crowd = Crowd(knobs.patience)
         for node, is_away in enumerate(stage.away):
             if is_away:
@@ -135,10 +142,8 @@ class Rehearsal:
         self.made.peak_bytes = self.alive
         for position, node in enumerate(self.stage.order):
             self.position = position
-            postponed, self.postponed = self.postponed, []
-            for root in postponed:
-                if self.here[root] and not self.locked[root]:
-                    self._offer(root)
+            while self.postponed and self.postponed[0][0] <= position:
+                self._offer_again(heappop(self.postponed)[2])
             reads = self._storages_read(node)
             for root in reads:
                 self.locked[root] += 1
@@ -203,7 +208,7 @@ class Rehearsal:
         """A storage was just made by the last step."""
         self.born[root] = len(self.made.steps) - 1
         self.born_at[root] = self.now
-        self.group[root] = 0
+        self.group[root] = self.delay[root] = 0
         if not self.stage.is_sent[root]:
             self.crossing[root] = None
         self._offer(root)
@@ -216,8 +221,11 @@ class Rehearsal:
         if due == NEVER and not (stage.stays[root] or self.locked[root] or is_sending):
             self._leave(root)
             return
-        if stage.size[root] >= self.crowd.smallest and not stage.stays[root]:
-            self.crowd.put(root, stage.size[root], due, self._rough_price(root))
+        if stage.size[root] < self.crowd.smallest or stage.stays[root]:
+            return
+        price = self._rough_price(root)
+        if price < NEVER:
+            self.crowd.put(root, stage.size[root], due, price)
 
     def _advance(self, root: int) -> None:
         """A node of the order that reads a storage has run."""
@@ -257,7 +265,7 @@ class Rehearsal:
         while True:
             root, score = self.crowd.least(self.clock)
             if root < 0:
-                if self._refresh():
+                if self._refresh() or self._recall():
                     continue
                 raise Unreachable(self.stage.form.names[self.stage.order[self.position]])
             if self.locked[root]:
@@ -265,12 +273,26 @@ class Rehearsal:
                 continue
             exact, is_sent = self._score(root)
             if exact == NEVER:
-                self.crowd.take(root)
-                self.postponed.append(root)
+                self._postpone(root)
             elif exact > score * 1.01:
                 self.crowd.rescore(root, exact, self.clock)
             else:
                 return root, is_sent
+
+    def _postpone(self, root: int) -> None:
+        """A storage that cannot leave now is looked at again later, each time after longer."""
+        self.crowd.take(root)
+        self.delay[root] = min(max(1, 2 * self.delay[root]), _LONGEST_DELAY)
+        heappush(self.postponed, (self.position + self.delay[root], self.position, root))
+
+    def _recall(self) -> bool:
+        """Looks at once at all that were postponed at an earlier node; whether there were any."""
+        early = [item for item in self.postponed if item[1] < self.position]
+        self.postponed = [item for item in self.postponed if item[1] == self.position]
+        heapify(self.postponed)
+        for _, _, root in early:
+            self._offer_again(root)
+        return bool(early)
 
     def _refresh(self) -> bool:
         """Frees what was kept for a use that has passed; whether there was any."""
@@ -410,7 +432,7 @@ class Rehearsal:
                     todo.append((source, due))
 
     def _offer_again(self, root: int) -> None:
-        if not self.locked[root]:
+        if self.here[root] and not self.locked[root]:
             self._offer(root)
 
     def _join(self, root: int) -> None:
@@ -497,8 +519,7 @@ class Rehearsal:
     def _settle(self, root: int) -> None:
         """A clone that read a storage has run: does anything else that is gone need it?"""
         self.pot[root] = min(map(self._due, self._pledged(root)), default=NEVER)
-        if self.here[root] and not self.locked[root]:
-            self._offer(root)
+        self._offer_again(root)
 
 
 def rehearse(stage: Stage, limit: int, knobs: Knobs) -> Schedule:

@@ -1,0 +1,365 @@
+"""`MemoryBudget`: a callback that keeps Keras 3 and tf-keras within a budget.
+
+fit begins -> Keras's own step on one batch -> `optimize` -> stands in for the model's function
+of an iterator -> fit ends: the model is as it was
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfmem import measure
+from tfmem.api import Optimized, optimize
+from tfmem.errors import Error
+from tfmem.plan import Plan
+from tfmem.planning.strategy import Strategy
+from tfmem.report import Report
+
+_log = logging.getLogger("tfmem")
+
+
+class _Hooks:
+    """A callback of either Keras at whose hooks nothing is done.
+
+    Neither library's `Callback` is the base, so that neither needs to be installed for the other.
+    """
+
+    async_safe = True
+    """Asked by Keras 3: batches may go on while other callbacks are called."""
+
+    model: Any = None
+
+    def set_params(self, params: Any) -> None:
+        """Told how long training will last."""
+
+    def set_model(self, model: Any) -> None:
+        """Told whom it is to watch."""
+        self.model = model
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing is done here."""
+
+    on_epoch_begin = on_epoch_end = on_train_begin = on_train_end = _nothing
+    on_test_begin = on_test_end = on_predict_begin = on_predict_end = _nothing
+    on_batch_begin = on_batch_end = on_train_batch_begin = on_train_batch_end = _nothing
+    on_test_batch_begin = on_test_batch_end = _nothing
+    on_predict_batch_begin = on_predict_batch_end = _nothing
+
+    def _no(self) -> bool:
+        return False
+
+    # Asked by tf-keras.
+    _implements_train_batch_hooks = _implements_test_batch_hooks = _no
+    _implements_predict_batch_hooks = _no
+
+
+class MemoryBudget(_Hooks):
+    """Trains a Keras model within a budget of the device's memory.
+
+        model.fit(data, callbacks=[tfmem.keras.MemoryBudget("6GiB")])
+
+    Works with models of Keras 3 (TensorFlow backend) and of tf-keras. The train step is planned at
+    the first batch, before it runs; if the budget cannot be met, `tfmem.BudgetError` says so and
+    nothing was trained. XLA (`jit_compile`) is off for what is planned, and with
+    `steps_per_execution` the steps run one by one. When `fit` is over the model has its own
+    functions again, and its variables are where they were.
+
+    Each epoch's logs get `tfmem/peak_bytes`, the most that the device's allocator held in a step so
+    far (where it keeps statistics), and `tfmem/predicted_peak_bytes`. Callbacks that stand before
+    this one in the list do not see them.
+    """
+
+    def __init__(
+        self,
+        budget: int | str | None = None,
+        *,
+        evaluate: bool = False,
+        predict: bool = False,
+        device: str | Sequence[str] | None = None,
+        host: str | Sequence[str] | None = None,
+        techniques: Sequence[str] | None = None,
+        max_slowdown: float | None = None,
+        strategy: Strategy | None = None,
+        profile: str = "auto",
+    ) -> None:
+        """Takes what `tfmem.optimize` takes, and which of Keras's functions are planned.
+
+        Args:
+          budget: most bytes in use on each device at any moment of a step; see `tfmem.optimize`.
+          evaluate: whether evaluation is planned too, in `fit` and in `evaluate`.
+          predict: whether `predict` is planned too.
+          device: as of `tfmem.optimize`; default: those of the model's distribution strategy.
+          host: as of `tfmem.optimize`.
+          techniques: as of `tfmem.optimize`.
+          max_slowdown: as of `tfmem.optimize`.
+          strategy: as of `tfmem.optimize`.
+          profile: as of `tfmem.optimize`.
+
+        Raises:
+          tfmem.Error: an argument is not valid.
+        """
+        self._options: dict[str, Any] = {
+            "budget": budget,
+            "device": device,
+            "host": host,
+            "techniques": techniques,
+            "max_slowdown": max_slowdown,
+            "strategy": strategy,
+            "profile": profile,
+        }
+        optimize(**self._options)  # what is not valid is said now
+        self._planned = {"train": True, "test": evaluate, "predict": predict}
+        self._steps: dict[str, _Steps] = {}
+        self._undo: dict[str, contextlib.ExitStack] = {}
+        self._peak = 0
+        self._has_told = False
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Plans of the train step, one for each shape of a batch; () before the first batch."""
+        return self._steps["train"].optimized.plans if "train" in self._steps else ()
+
+    def reports(self) -> tuple[Report, ...]:
+        """A report of the train step for each of the plans."""
+        return self._steps["train"].optimized.reports() if "train" in self._steps else ()
+
+    def set_model(self, model: Any) -> None:
+        """Takes the model; raises `tfmem.Error` if it is none that can be planned."""
+        _library(model)
+        super().set_model(model)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Puts the planned step in the place of the model's train function."""
+        self._peak = 0
+        self._begin("train")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Gives the model back as it was."""
+        self._note_peak()
+        self._end("train")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Adds the peaks to the logs."""
+        self._note_peak()
+        if logs is None or not self.plans:
+            return
+        if self._peak:
+            logs["tfmem/peak_bytes"] = self._peak
+        logs["tfmem/predicted_peak_bytes"] = max(
+            plan.peak_bytes for first in self.plans for plan in (first, *first.others)
+        )
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Puts the planned evaluation in the place of the model's, if that was asked for."""
+        self._note_peak()
+        self._begin("test")
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Gives the model its own evaluation back."""
+        self._end("test")
+        self._reset_peak()
+
+    def on_predict_begin(self, logs: Any = None) -> None:
+        """Puts the planned prediction in the place of the model's, if that was asked for."""
+        self._begin("predict")
+
+    def on_predict_end(self, logs: Any = None) -> None:
+        """Gives the model its own prediction back."""
+        self._end("predict")
+
+    def _begin(self, kind: str) -> None:
+        self._end(kind)
+        if not self._planned[kind]:
+            return
+        self._check()
+        library, model = _library(self.model), self.model
+        options = dict(self._options)
+        if options["device"] is None:
+            options["device"] = _replica_devices(model)
+        optimized = optimize(_one_step(library, model, kind), **options)
+        steps = self._steps[kind] = _Steps(
+            optimized,
+            size=lambda: _steps_per_execution(model),
+            join=_concatenated if kind == "predict" else lambda outputs: outputs[-1],
+            prepared=self._reset_peak,
+            failed=self._give_back,
+        )
+        undo = self._undo[kind] = contextlib.ExitStack()
+        undo.callback(self._restore_variables, kind)
+        undo.enter_context(_changed(model, **{f"{kind}_function": steps}))
+
+    def _end(self, kind: str) -> None:
+        if kind in self._undo:
+            self._undo.pop(kind).close()
+
+    def _give_back(self) -> None:
+        for kind in tuple(self._undo):
+            self._end(kind)
+
+    def _restore_variables(self, kind: str) -> None:
+        try:
+            self._steps[kind].optimized.restore_variables()
+        except Error as error:
+            _log.warning("variables stay on the host: %s", error)
+
+    def _check(self) -> None:
+        model = self.model
+        if model.run_eagerly or tf.config.functions_run_eagerly():
+            raise Error(
+                f"{model.name} runs eagerly, so there is no graph to plan; compile it with "
+                "run_eagerly=False, and leave tf.config.run_functions_eagerly off"
+            )
+        if model.jit_compile and not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "%s: jit_compile is off while tfmem plans: what XLA compiles never reaches the "
+                "executor that a plan steers",
+                model.name,
+            )
+
+    def _note_peak(self) -> None:
+        for device in self._scarce():
+            with contextlib.suppress(Error):  # the allocator keeps no statistics
+                self._peak = max(self._peak, measure.memory_info(device)[1])
+
+    def _reset_peak(self) -> None:
+        for device in self._scarce():
+            with contextlib.suppress(Error):
+                measure.reset_peak(device)
+
+    def _scarce(self) -> set[str]:
+        return {plan.device for first in self.plans for plan in (first, *first.others)}
+
+
+@dataclass
+class _Steps:
+    """Stands in for a model's function of an iterator: takes batches, runs the planned step.
+
+    Attributes:
+      optimized: the step on one batch.
+      size: how many batches a call takes.
+      join: makes one result of theirs.
+      prepared: called when a plan is there and its first step has not run yet.
+      failed: called before an error leaves.
+    """
+
+    optimized: Optimized
+    size: Callable[[], int]
+    join: Callable[[list[Any]], Any]
+    prepared: Callable[[], None]
+    failed: Callable[[], None]
+    _known: int = 0
+
+    def __call__(self, batches: Iterable[Any]) -> Any:
+        outputs = [self._run(batch) for batch in itertools.islice(batches, self.size())]
+        if not outputs:
+            raise StopIteration
+        return self.join(outputs)
+
+    def _run(self, batch: Any) -> Any:
+        try:
+            batch = tf.nest.map_structure(_without_optional, batch)
+            self.optimized.get_concrete_function(batch)
+            if len(self.optimized.plans) != self._known:
+                self._known = len(self.optimized.plans)
+                self.prepared()
+            return self.optimized(batch)
+        except BaseException:
+            self.failed()
+            raise
+
+
+def _without_optional(item: Any) -> Any:
+    """Keras 3 stands an empty Optional for a part of a batch that is None."""
+    return None if isinstance(item, tf.experimental.Optional) else item
+
+
+def _concatenated(outputs: list[Any]) -> Any:
+    if len(outputs) == 1:
+        return outputs[0]
+    return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
+
+
+def _library(model: Any) -> str:
+    """ "keras" or "tf_keras", whichever the model is of."""
+    names = {base.__module__.split(".")[0] for base in type(model).__mro__}
+    found = next((name for name in ("tf_keras", "keras") if name in names), None)
+    if found is None:
+        raise Error(
+            f"{type(model).__name__} is no model of Keras 3 or tf-keras; use tfmem.optimize on its "
+            "train step"
+        )
+    backend = sys.modules["keras"].backend.backend() if found == "keras" else "tensorflow"
+    if backend != "tensorflow":
+        raise Error(
+            f"Keras runs on {backend}; tfmem plans TensorFlow's graphs: set "
+            "KERAS_BACKEND=tensorflow before Keras is imported"
+        )
+    return found
+
+
+def _one_step(library: str, model: Any, kind: str) -> Callable[[Any], Any]:
+    """Keras's own function of one batch, not compiled by XLA.
+
+    Keras makes functions of an iterator; they are given one that ends after the batch.
+    """
+    make, name = f"make_{kind}_function", f"{kind}_function"
+    if library == "keras":
+        with _changed(model, jit_compile=False, steps_per_execution=1, **{name: None}):
+            getattr(model, make)()
+            function = getattr(model, name)
+        if kind == "predict":
+            return lambda batch: function([batch])
+        return lambda batch: function(iter([batch]))
+
+    with _changed(model, _steps_per_execution=None, **{name: None}):
+        function = getattr(model, make)()
+        function = getattr(function, "python_function", function)
+
+    def step(batch: Any) -> Any:
+        with _changed(model, _jit_compile=False):  # read while the step is traced
+            return function(iter([batch]))
+
+    return step
+
+
+@contextlib.contextmanager
+def _changed(model: Any, **values: Any) -> Iterator[None]:
+    """Attributes of a model are others for a while."""
+    before = {name: getattr(model, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(model, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(model, name, value)
+
+
+def _steps_per_execution(model: Any) -> int:
+    size = getattr(model, "_steps_per_execution", None)
+    if size is None:
+        size = getattr(model, "steps_per_execution", None)
+    return int(size) if size is not None else 1
+
+
+def _replica_devices(model: Any) -> list[str] | None:
+    """The devices of a model's distribution strategy; None for the default one."""
+    strategy = model.distribute_strategy
+    kinds = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)
+    if not tf.distribute.in_cross_replica_context() or strategy.num_replicas_in_sync == 1:
+        return None
+    if type(strategy) not in kinds:
+        raise Error(
+            f"{type(strategy).__name__} spreads the model over machines, which tfmem cannot plan; "
+            "use MirroredStrategy on the devices of one"
+        )
+    return list(strategy.extended.worker_devices)
