@@ -27,6 +27,7 @@ KNOWS_TENSORFLOW = TOUCHES_PRIVATE_PARTS | {
     "devices",
     "host",
     "host_server",
+    "keras",
     "request",
     "signature",
 }
