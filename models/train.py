@@ -350,7 +350,7 @@ def _prepare(
     optimized.get_concrete_function(*batch)
     report = optimized.report(*batch)
     if setting.timeline:
-        np.savez(setting.timeline, before=report.baseline_timeline, after=report.timeline)
+        np.savez(setting.timeline, before=report.original.timeline, after=report.planned.timeline)
     return optimized, report.plan
 
 

@@ -82,7 +82,7 @@ def probed(free_mib: int) -> list[float]:
     current, _ = measure.memory_info("CPU:0")
     region = measure.region_bytes("CPU:0") or 0
     others = tf.zeros([region - current - free_mib * MIB], tf.uint8)
-    rates = pricing._rates(devices.full_name("CPU:0"))
+    rates = pricing.rates_of(devices.full_name("CPU:0"))
     assert others.shape[0] > 0
     return [] if rates is None else [rates.flops, rates.nbytes]
 

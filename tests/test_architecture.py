@@ -25,10 +25,12 @@ TOUCHES_PRIVATE_PARTS = {
 KNOWS_TENSORFLOW = TOUCHES_PRIVATE_PARTS | {
     "api",
     "devices",
+    "doctor",
     "host",
     "host_server",
     "keras",
     "request",
+    "saved",
     "signature",
 }
 

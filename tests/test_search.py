@@ -23,8 +23,8 @@ from tests.graphs import (
     unet,
 )
 from tests.optimum import least_seconds
-from tfmem.api import passes_of
 from tfmem.costs import Costs
+from tfmem.entry import passes_of
 from tfmem.errors import BudgetError
 from tfmem.ir import Graph
 from tfmem.ops import facts_of

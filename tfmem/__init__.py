@@ -19,7 +19,8 @@ from tfmem.errors import (
 from tfmem.plan import Plan
 
 if TYPE_CHECKING:
-    from tfmem.api import Optimized, optimize
+    from tfmem import keras
+    from tfmem.api import Optimized, explain, optimize
     from tfmem.host import host_process
     from tfmem.planning.tensorflowmem import TensorFlowMem
     from tfmem.report import Report
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "explain": "tfmem.api",
     "optimize": "tfmem.api",
     "Optimized": "tfmem.api",
     "Report": "tfmem.report",
@@ -46,13 +48,17 @@ __all__ = [
     "RewriteError",
     "TensorFlowMem",
     "UnsupportedFunctionError",
+    "explain",
     "host_process",
     "host_variables",
+    "keras",
     "optimize",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "keras":
+        return importlib.import_module("tfmem.keras")
     if name not in _HOMES:
         raise AttributeError(f"module 'tfmem' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

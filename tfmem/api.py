@@ -11,45 +11,42 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, overload
 
 import tensorflow as tf
-from tqdm import tqdm
 
 from tfmem import host as host_module
-from tfmem import measure, variables
+from tfmem import variables
 from tfmem.arguments import flat_arguments
-from tfmem.bodies import Bodies
 from tfmem.capture import Captured, capture
-from tfmem.clones import with_clones
-from tfmem.costs import Costs
-from tfmem.errors import BudgetError, Error
-from tfmem.ir import Graph, Value
+from tfmem.entry import (
+    Entry,
+    Stage,
+    decided,
+    observe,
+    offers,
+    passes_of,
+    rewritten_bodies,
+    without_placement,
+)
+from tfmem.errors import Error
+from tfmem.ir import Graph
 from tfmem.options import Options, checked_options
-from tfmem.passes.linearise import Linearise
-from tfmem.passes.place import Place
 from tfmem.passes.prune import Prune
-from tfmem.passes.recompute import Recompute
-from tfmem.passes.reorder import Reorder
-from tfmem.passes.swap import Swap
-from tfmem.pipeline import Pass, run_passes
+from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
-from tfmem.planning import cache
-from tfmem.planning.search import Decision, Request, carry_out, choose
+from tfmem.planning.search import Request, carry_out
 from tfmem.planning.strategy import Strategy
 from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.pricing import Tracing, measured, price
-from tfmem.rebuild import Rewritten, rebuild
-from tfmem.report import Alive, Report
+from tfmem.rebuild import rebuild
+from tfmem.report import Report
 from tfmem.request import bytes_beside, check_host_memory, have_room, requests_of
 from tfmem.signature import signature_of
 from tfmem.tracing import canonical_arguments, fresh, is_recorded
 
 _log = logging.getLogger("tfmem")
-
-_SLOW = 1.0
-"""Seconds of planning from which on a plan is kept on disk."""
 
 
 @overload
@@ -135,10 +132,48 @@ def optimize(
     return Optimized(function, options)
 
 
+def explain(
+    function: Callable[..., Any],
+    *args: Any,
+    device: str | Sequence[str] | None = None,
+    host: str | Sequence[str] | None = None,
+    **kwargs: Any,
+) -> Report:
+    """What fills the memory of a function that is not optimised, and what budgets would cost.
+
+    Nothing is run and nothing changes. `Report.html` shows it.
+
+    Args:
+      function: as of `optimize`.
+      *args: the arguments that it would be called with.
+      device: as of `optimize`.
+      host: as of `optimize`.
+      **kwargs: its keyword arguments.
+
+    Returns:
+      A report whose plan changes nothing, with a `frontier`.
+
+    Raises:
+      tfmem.Error: as of `optimize` and `Optimized.plan`, but that no budget can be missed.
+    """
+    options = checked_options(
+        budget=None,
+        device=device,
+        host=host,
+        techniques=None,
+        max_slowdown=None,
+        strategy=None,
+        profile="auto",
+    )
+    return Optimized(function, options).explain(*args, **kwargs)
+
+
 class Optimized:
     """A function that runs within a memory budget, called exactly as the original is.
 
-    Polymorphic as a tf.function is: one plan for each input signature. Under a `tf.GradientTape`
+    Polymorphic as a tf.function is: one plan for each input signature; where a trace has open
+    dimensions (`input_signature` with None), one for all arguments no larger than those planned for
+    first. Under a `tf.GradientTape`
     that wants its gradient, the original runs, for the rewritten graph has none.
 
     Attributes:
@@ -164,7 +199,7 @@ class Optimized:
         if not is_function:
             self.original = tf.function(function)
         self._options = options
-        self._entries: dict[Hashable, _Entry] = {}
+        self._entries: dict[Hashable, Entry] = {}
         self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
         self._has_told = False
@@ -197,7 +232,7 @@ class Optimized:
                 return entry.rewritten(*args, **kwargs)
             return self._traced(entry, args, kwargs)
 
-    def _traced(self, entry: _Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _traced(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A step under the profiler; after the last of them the plan is made anew."""
         assert entry.tracing is not None
         assert entry.rewritten is not None
@@ -234,14 +269,47 @@ class Optimized:
         entry = self._entries.get(signature_of(args, kwargs))
         return (entry or self._planned(args, kwargs)).report()
 
+    def explain(self, *args: Any, **kwargs: Any) -> Report:
+        """What fills the memory of the original, and what budgets would cost; see `explain`."""
+        requests = requests_of(self._options)
+        captured = self._capture(requests, args, kwargs)
+        graph = Prune()(captured.graph)
+        reports = [self._explained(captured, graph, request) for request in requests]
+        return replace(reports[0], others=tuple(reports[1:]))
+
+    def _explained(self, captured: Captured, graph: Graph, request: Request) -> Report:
+        start = time.perf_counter()
+        request = replace(request, beside=bytes_beside(captured, request), limit=None)
+        costs = price(captured, graph, replace(request, budget=1), self._options.profile)
+        decision = decided(graph, costs, replace(request, budget=None), captured.bodies)
+        frontier = tuple(offers(Stage(graph, costs, decision), request, captured.bodies))
+        known = decision.plan
+        plan = Plan(
+            device=known.device,
+            host=known.host,
+            peak_bytes=known.baseline_peak_bytes,
+            baseline_peak_bytes=known.baseline_peak_bytes,
+            step_seconds=known.baseline_step_seconds,
+            baseline_step_seconds=known.baseline_step_seconds,
+            reason="this is the original function",
+        )
+        decision = replace(decision, plan=plan, after=decision.before)
+        seconds = time.perf_counter() - start
+        stages = (Stage(graph, costs, decision),)
+        entry = Entry(self.name, captured, stages, seconds, variables.moves())
+        return replace(entry.report(), frontier=frontier)
+
     @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans of the input signatures that it was called with so far."""
-        return tuple(entry.plan for entry in self._entries.values())
+        return tuple(entry.plan for entry in self._distinct())
 
     def reports(self) -> tuple[Report, ...]:
         """A report of each of the plans."""
-        return tuple(entry.report() for entry in self._entries.values())
+        return tuple(entry.report() for entry in self._distinct())
+
+    def _distinct(self) -> Iterable[Entry]:
+        return {id(entry): entry for entry in self._entries.values()}.values()
 
     def restore_variables(self) -> None:
         """Moves the variables that plans placed on the host back to where they were.
@@ -260,14 +328,27 @@ class Optimized:
             if groups:
                 self._forget()
 
-    def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry:
+    def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         entry = self._entries.get(signature_of(args, kwargs))
         if entry is None or entry.is_stale:
             with self._lock:
-                entry = self._prepared(args, kwargs)
+                entry = self._shared(args, kwargs) or self._prepared(args, kwargs)
         return entry
 
-    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry:
+    def _shared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
+        """The entry of the same trace, one with open dimensions, for arguments no smaller."""
+        known = tuple(self._entries.values())
+        if not known or any(entry.is_stale for entry in known):
+            return None
+        key = signature_of(args, kwargs)
+        concrete = self.original.get_concrete_function(*args, **kwargs)
+        flat = flat_arguments(concrete, *canonical_arguments(self.original, args, kwargs))
+        for entry in known:
+            if entry.captured.holds_for(concrete, flat):
+                return self._entries.setdefault(key, entry)
+        return None
+
+    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         if any(entry.is_stale for entry in self._entries.values()):
             self._forget()
         entry = self._planned(args, kwargs)
@@ -282,34 +363,37 @@ class Optimized:
         self.original = fresh(self.original)
         self._entries.clear()
 
-    def _planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Entry:
+    def _planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         start = time.perf_counter()
         requests = requests_of(self._options)
         captured = self._capture(requests, args, kwargs)
-        stages: list[_Stage] = []
+        stages: list[Stage] = []
         graph, tracing = Prune()(captured.graph), None
         for request in requests:
             if stages:
-                graph = run_passes(graph, passes_of(stages[-1].decision.plan), _observe)
+                graph = run_passes(graph, passes_of(stages[-1].decision.plan), observe)
             request = replace(request, beside=bytes_beside(captured, request))
-            decision, tracing = self._decision(captured, graph, request)
-            check_host_memory(decision.plan)
-            stages.append(_Stage(graph, decision))
+            stage, tracing = self._stage(captured, graph, request)
+            check_host_memory(stage.decision.plan)
+            stages.append(stage)
         seconds = time.perf_counter() - start
-        return _Entry(captured, tuple(stages), seconds, variables.moves(), tracing)
+        return Entry(self.name, captured, tuple(stages), seconds, variables.moves(), tracing)
 
-    def _decision(
+    def _stage(
         self, captured: Captured, graph: Graph, request: Request
-    ) -> tuple[Decision, Tracing | None]:
+    ) -> tuple[Stage, Tracing | None]:
         strategy = self._options.strategy
         profile = "static" if strategy else self._options.profile
         costs = price(captured, graph, request, profile)
+        tracing = None
         if profile == "measured" and not measured(graph, request):
             tracing = Tracing(graph, request)
-            return _without_placement(graph, costs, request, captured.bodies), tracing
-        if strategy:
-            return carry_out(graph, costs, request, strategy), None
-        return _decided(graph, costs, request, captured.bodies), None
+            decision = without_placement(graph, costs, request, captured.bodies)
+        elif strategy:
+            decision = carry_out(graph, costs, request, strategy)
+        else:
+            decision = decided(graph, costs, request, captured.bodies)
+        return Stage(graph, costs, decision), tracing
 
     def _capture(
         self, requests: Sequence[Request], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -327,16 +411,16 @@ class Optimized:
         flat = flat_arguments(concrete, args, kwargs)
         return capture(concrete, device=first.device, args=flat)
 
-    def _rewritten(self, entry: _Entry) -> _Entry:
+    def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()
         captured, last = entry.captured, entry.stages[-1]
-        graph = run_passes(last.graph, passes_of(last.decision.plan), _observe)
+        graph = run_passes(last.graph, passes_of(last.decision.plan), observe)
         bodies: dict[str, tuple[Graph, Graph]] = {}
         away: dict[str, list[Any]] = {}
         for plan in (stage.decision.plan for stage in entry.stages):
             placed = [captured.variables[placement.variable] for placement in plan.placements]
             away.setdefault(plan.host, []).extend(v for v in placed if v.device != plan.host)
-            bodies |= _rewritten_bodies(captured.bodies, plan)
+            bodies |= rewritten_bodies(captured.bodies, plan)
         if any(away.values()):
             self._moved += [(v, v.device) for group in away.values() for v in group]
             variables.move_groups({host: group for host, group in away.items() if group})
@@ -353,120 +437,3 @@ class Optimized:
                 "unoptimised; optimise the function that holds the tape instead",
                 self.name,
             )
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """What was decided for one device: the graph that was planned, and the decision."""
-
-    graph: Graph
-    decision: Decision
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """What was decided, and made, for one input signature.
-
-    `stages` are those of the scarce devices, each planned on the graph that those before it leave.
-    `tracing` is there as long as its steps are being measured.
-    `moves` counts the variables moved, in the whole process, when it was made: an entry that is
-    older than the last move may refer to variables that are elsewhere now.
-    """
-
-    captured: Captured
-    stages: tuple[_Stage, ...]
-    seconds: float
-    moves: int
-    tracing: Tracing | None = None
-    rewritten: Rewritten | None = None
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether a variable that this was made for has moved since."""
-        return self.moves != variables.moves() and self.captured.has_moved()
-
-    @property
-    def plan(self) -> Plan:
-        """The first device's plan, with those of the others."""
-        first, *others = (stage.decision.plan for stage in self.stages)
-        return replace(first, others=tuple(others))
-
-    def report(self) -> Report:
-        """The first device's report, with those of the others."""
-        first, *others = map(self._report, self.stages)
-        return replace(first, plan=self.plan, others=tuple(others))
-
-    def _report(self, stage: _Stage) -> Report:
-        plan, after = stage.decision.plan, stage.decision.after
-        graph = with_clones(stage.graph, plan.recomputations)
-        return Report(
-            plan=plan,
-            baseline_timeline=stage.decision.before.timeline,
-            timeline=after.timeline,
-            alive_at_peak=tuple(self._alive(graph, *item) for item in after.alive_at_peak),
-            measured_peak_bytes=_measured_peak(plan.device) if self.rewritten else None,
-            planning_seconds=self.seconds,
-        )
-
-    def _alive(self, graph: Graph, value: Value, nbytes: int) -> Alive:
-        node = graph.by_name[value.node]
-        return Alive(value, node.op, nbytes, self.captured.source(node.origin or node.name))
-
-
-def _measured_peak(device: str) -> int | None:
-    try:
-        return measure.memory_info(device)[1]
-    except Error:  # the allocator keeps no statistics, or is another process's
-        return None
-
-
-def passes_of(plan: Plan) -> list[Pass]:
-    """The passes that carry a plan out, in their order."""
-    passes: list[Pass] = []
-    if plan.recomputations:
-        passes.append(Recompute(plan.recomputations))
-    if plan.order:
-        passes.append(Reorder(plan.order))
-    if plan.evictions:
-        passes.append(Swap(plan.evictions, plan.host))
-    if plan.placements:
-        passes.append(Place(plan.placements, plan.host))
-    if plan.order:
-        passes.append(Linearise(plan.device, plan.window))
-    return passes
-
-
-def _rewritten_bodies(bodies: Bodies, plan: Plan) -> dict[str, tuple[Graph, Graph]]:
-    """The bodies that a plan changes, by their function's name: as they were, as they are to be."""
-    made = {}
-    for one in plan.bodies:
-        body = bodies[one.node][one.branch]
-        made[body.function] = body.graph, run_passes(body.graph, passes_of(one.plan), _observe)
-        made |= _rewritten_bodies(body.bodies, one.plan)
-    return made
-
-
-def _observe(done: Pass, before: Graph, after: Graph, seconds: float) -> None:
-    _log.debug("%s: %d to %d nodes, %.2f s", type(done).__name__, len(before), len(after), seconds)
-
-
-def _without_placement(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Decision:
-    """A plan that moves no variable if there is one: another can still be chosen after it."""
-    near = replace(request, techniques=request.techniques - {"place"})
-    try:
-        return _decided(graph, costs, near, bodies)
-    except BudgetError:
-        return _decided(graph, costs, request, bodies)
-
-
-def _decided(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Decision:
-    found = cache.load(graph, costs, request, bodies)
-    if found is None:
-        start = time.perf_counter()
-        with tqdm(desc="tfmem: planning", unit=" plans", delay=2, leave=False, disable=None) as bar:
-            found = choose(graph, costs, request, bar.update, bodies)
-        seconds = time.perf_counter() - start
-        if seconds > _SLOW:
-            _log.info("%d nodes planned in %.1f s", len(graph), seconds)
-            cache.save(graph, costs, request, found.plan, bodies)
-    return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -65,6 +66,8 @@ class Captured:
       bounds: values whose size depends on data (`tf.unique`, `tf.where`) with the largest shape
         they can take, which is what is counted.
       handles: each captured variable's handle when it was captured.
+      trace: the ConcreteFunction's name; "" if not all arguments have a size.
+      shapes: of the arguments, which the sizes hold for.
     """
 
     graph: Graph
@@ -81,6 +84,18 @@ class Captured:
     sources: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
     handles: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
+    trace: str = ""
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+    def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
+        """Whether this is good for a call, flattened, of a ConcreteFunction.
+
+        It is for the function that was captured, if no dimension of an argument is larger.
+        """
+        if not self.trace or _trace_of(concrete, args) != self.trace:
+            return False
+        dimensions = zip(args, self.shapes, strict=True)
+        return all(a <= b for now, then in dimensions for a, b in zip(now.shape, then, strict=True))
 
     def has_moved(self) -> bool:
         """Whether a captured variable has another handle now: it lives elsewhere."""
@@ -91,6 +106,12 @@ class Captured:
     def source(self, node: str) -> str:
         """The line of user code that made a large node, as ``file:line``; "" if not known."""
         return self.sources.get(node, "")
+
+
+def _trace_of(concrete: Any, args: Sequence[tf.Tensor]) -> str:
+    """What names the trace of a call whose arguments all have a size; "" if one has none."""
+    has_sizes = all(a.dtype != tf.resource and a.shape.is_fully_defined() for a in args)
+    return concrete.name.decode() if has_sizes else ""
 
 
 def capture(
@@ -150,6 +171,8 @@ def capture(
         sources=_sources(graph, concrete),
         bounds={v: shape for v, shape in fixed.items() if reader.is_bounded(v)},
         handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
+        trace=_trace_of(concrete, args or ()),
+        shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
     )
 
 
@@ -303,15 +326,18 @@ def _sources(graph: Graph, concrete: Any) -> dict[str, str]:
     return {name: _user_line(operations[name]) for name in names}
 
 
+_NOT_USERS = ("/tensorflow/", "/keras/", "/tf_keras/", "<", f"{Path(__file__).parent.as_posix()}/")
+
+
 def _user_line(operation: Any) -> str:
-    """The innermost frame outside TensorFlow and Keras, as ``file:line``; "" if there is none.
+    """The innermost frame outside TensorFlow, Keras and tfmem, as ``file:line``; "" if none is.
 
     TensorFlow's object for the traceback must not outlive the graph: its address is used again for
     the next one, and creating an op then fails.
     """
     for frame in reversed(operation.traceback.get_user_frames()):
         path = frame.filename.replace("\\", "/")
-        if not any(part in path for part in ("/tensorflow/", "/keras/", "/tf_keras/", "<")):
+        if not any(part in path for part in _NOT_USERS):
             return f"{frame.filename}:{frame.lineno}"
     return ""
 

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,11 +125,12 @@ class MemoryBudget(_Hooks):
     @property
     def plans(self) -> tuple[Plan, ...]:
         """Plans of the train step, one for each shape of a batch; () before the first batch."""
-        return self._steps["train"].optimized.plans if "train" in self._steps else ()
+        return self._steps["train"].plans if "train" in self._steps else ()
 
     def reports(self) -> tuple[Report, ...]:
         """A report of the train step for each of the plans."""
-        return self._steps["train"].optimized.reports() if "train" in self._steps else ()
+        optimized = self._steps["train"].optimized if "train" in self._steps else None
+        return optimized.reports() if optimized else ()
 
     def set_model(self, model: Any) -> None:
         """Takes the model; raises `tfmem.Error` if it is none that can be planned."""
@@ -184,9 +185,9 @@ class MemoryBudget(_Hooks):
         options = dict(self._options)
         if options["device"] is None:
             options["device"] = _replica_devices(model)
-        optimized = optimize(_one_step(library, model, kind), **options)
         steps = self._steps[kind] = _Steps(
-            optimized,
+            _one_step(library, model, kind),
+            options,
             size=lambda: _steps_per_execution(model),
             join=_concatenated if kind == "predict" else lambda outputs: outputs[-1],
             prepared=self._reset_peak,
@@ -205,8 +206,10 @@ class MemoryBudget(_Hooks):
             self._end(kind)
 
     def _restore_variables(self, kind: str) -> None:
+        optimized = self._steps[kind].optimized
         try:
-            self._steps[kind].optimized.restore_variables()
+            if optimized:
+                optimized.restore_variables()
         except Error as error:
             _log.warning("variables stay on the host: %s", error)
 
@@ -244,37 +247,60 @@ class _Steps:
     """Stands in for a model's function of an iterator: takes batches, runs the planned step.
 
     Attributes:
-      optimized: the step on one batch.
+      step: Keras's own, on one batch.
+      options: of `optimize`.
       size: how many batches a call takes.
       join: makes one result of theirs.
       prepared: called when a plan is there and its first step has not run yet.
       failed: called before an error leaves.
     """
 
-    optimized: Optimized
+    step: Callable[[Any], Any]
+    options: Mapping[str, Any]
     size: Callable[[], int]
     join: Callable[[list[Any]], Any]
     prepared: Callable[[], None]
     failed: Callable[[], None]
+    optimized: Optimized | None = None
     _known: int = 0
 
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Those made so far."""
+        return self.optimized.plans if self.optimized else ()
+
     def __call__(self, batches: Iterable[Any]) -> Any:
+        if self.optimized is None:
+            self.optimized = optimize(_traceable(self.step, batches), **self.options)
         outputs = [self._run(batch) for batch in itertools.islice(batches, self.size())]
         if not outputs:
             raise StopIteration
         return self.join(outputs)
 
     def _run(self, batch: Any) -> Any:
+        assert self.optimized is not None
         try:
             batch = tf.nest.map_structure(_without_optional, batch)
             self.optimized.get_concrete_function(batch)
-            if len(self.optimized.plans) != self._known:
-                self._known = len(self.optimized.plans)
+            if len(self.plans) != self._known:
+                self._known = len(self.plans)
                 self.prepared()
             return self.optimized(batch)
         except BaseException:
             self.failed()
             raise
+
+
+def _traceable(step: Callable[[Any], Any], batches: Any) -> Any:
+    """The step, with the dimensions that the iterator leaves open left open.
+
+    As in Keras, all batches run in one trace: one plan, and one state of each random op.
+    """
+    spec = getattr(batches, "element_spec", None)
+    parts = tf.nest.flatten(spec)
+    if not parts or not all(isinstance(part, tf.TensorSpec) for part in parts):
+        return tf.function(step)
+    return tf.function(step, input_signature=[spec])
 
 
 def _without_optional(item: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tfmem.budget import format_bytes
 from tfmem.errors import Error
@@ -193,6 +194,27 @@ class Plan:
             *(f"in {one.node}: {one.plan.techniques}" for one in self.bodies),
         ]
         return ", ".join(filter(None, done))
+
+    def difference(self, other: Plan) -> dict[str, tuple[Any, Any]]:
+        """What differs, by field: what this plan has, and what the other one has.
+
+        Of an order only how many nodes stand elsewhere is told; of what is recomputed, swapped and
+        placed, what only one of the two has.
+        """
+        found: dict[str, tuple[Any, Any]] = {}
+        for name in (field.name for field in dataclasses.fields(self)):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine == theirs:
+                continue
+            if name == "order":
+                moved = sum(a != b for a, b in zip(mine, theirs, strict=False))
+                mine, theirs = f"{len(mine)} nodes", f"{len(theirs)} nodes, {moved} elsewhere"
+            elif isinstance(mine, tuple):
+                common = set(mine) & set(theirs)
+                mine = [str(one) for one in mine if one not in common]
+                theirs = [str(one) for one in theirs if one not in common]
+            found[name] = mine, theirs
+        return found
 
     def to_json(self) -> str:
         """The plan as JSON text; `from_json` reads it back equal."""

@@ -39,12 +39,12 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         bodies=captured.bodies,
         workspace=captured.workspace,
         device=request.device,
-        rates=None if is_static else _rates(request.device),
+        rates=None if is_static else rates_of(request.device),
     )
     if is_static:
         return costs
     if request.host and request.techniques & {"swap", "place"}:
-        link = _link(request.device, request.host)
+        link = link_of(request.device, request.host)
         costs = with_link(costs, link) if link else costs
     seconds = measured(graph, request)
     return with_measured(costs, graph, seconds) if seconds else costs
@@ -55,11 +55,13 @@ def measured(graph: Graph, request: Request) -> dict[str, float]:
     return dict(profiles.seconds_of(graph, request.device, profiler.machine()) or {})
 
 
-def _rates(device: str) -> Rates | None:
+def rates_of(device: str) -> Rates | None:
+    """How fast a device computes, probed once on each machine; None if it has no room for that."""
     return _known(Rates, lambda side: profiler.probe_rates(device, side), device)
 
 
-def _link(device: str, host: str) -> Link | None:
+def link_of(device: str, host: str) -> Link | None:
+    """How fast copies between two devices are, likewise."""
     return _known(Link, lambda side: profiler.probe_link(device, host, side), device, host)
 
 

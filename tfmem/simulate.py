@@ -9,7 +9,10 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +70,8 @@ def simulate(graph: Graph, costs: Costs, plan: Plan) -> Simulation:
       Error: the plan does not fit the graph (see `program.program`).
     """
     steps = program(graph, plan)
-    held, seconds = _clocks(steps, costs)
+    clocks = _clocks(steps, costs)
+    held = clocks.held
     lifetimes = liveness.lifetimes(steps, costs.granularity, held)
     timeline = lifetimes.timeline() + _workspace(steps, costs)
     peak = int(timeline.argmax())
@@ -79,12 +83,88 @@ def simulate(graph: Graph, costs: Costs, plan: Plan) -> Simulation:
         peak_bytes=int(timeline[peak]),
         peak_node=steps.graph.names[steps.order[peak]] if steps.order else "",
         timeline=timeline[: len(steps.order)],
-        step_seconds=seconds,
+        step_seconds=clocks.seconds,
         host_bytes=int(lifetimes.timeline(host=True).max()),
         alive_at_peak=tuple(lifetimes.alive(peak)),
         order=steps.names,
         window_peak_bytes=bound,
     )
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A buffer on the device: the value it was made for, its bytes, first and last position."""
+
+    value: Value
+    nbytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A copy between device and host, with the seconds at which it begins and has landed."""
+
+    value: Value
+    nbytes: int
+    to_host: bool
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One step of a plan, told from beginning to end.
+
+    Attributes:
+      order: the nodes that run on the device; a *position* is an index into it.
+      begins: seconds at which each of them starts.
+      ends: seconds at which each has ended.
+      timeline: bytes in use on the device while each runs, its workspace included.
+      buffers: what is on the device, and from when to when.
+      copies: what crosses between device and host.
+    """
+
+    order: tuple[str, ...]
+    begins: tuple[float, ...]
+    ends: tuple[float, ...]
+    timeline: Array
+    buffers: tuple[Buffer, ...]
+    copies: tuple[Crossing, ...]
+
+
+def trace(graph: Graph, costs: Costs, plan: Plan) -> Trace:
+    """What `simulate` sums up, with every node, buffer and copy."""
+    steps = program(graph, plan)
+    clocks = _clocks(steps, costs)
+    lifetimes = liveness.lifetimes(steps, costs.granularity, clocks.held)
+    seconds = [costs.seconds.get(name, 0.0) for name in steps.graph.priced]
+    ends = [clocks.ends[node] for node in steps.order]
+    here = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
+    return Trace(
+        order=steps.names,
+        begins=tuple(end - seconds[node] for end, node in zip(ends, steps.order, strict=True)),
+        ends=tuple(ends),
+        timeline=(lifetimes.timeline() + _workspace(steps, costs))[: len(steps.order)],
+        buffers=tuple(
+            Buffer(
+                steps.value(int(lifetimes.owner[buffer])),
+                int(lifetimes.nbytes[buffer]),
+                int(lifetimes.start[buffer]),
+                int(lifetimes.end[buffer]),
+            )
+            for buffer in here
+        ),
+        copies=tuple(_crossings(steps, costs, clocks.ends)),
+    )
+
+
+def _crossings(steps: Program, costs: Costs, ends: Sequence[float]) -> Iterator[Crossing]:
+    for number, copy in enumerate(steps.copies, len(steps.graph.names)):
+        nbytes = steps.nbytes[copy.source]
+        rate = costs.to_host if copy.to_host else costs.from_host
+        begin = ends[number] - costs.latency - nbytes / rate
+        yield Crossing(steps.value(copy.source), nbytes, copy.to_host, begin, ends[number])
 
 
 def allocate(
@@ -108,7 +188,7 @@ def allocate(
       count: processes in which it is replayed, fewer for large graphs. More never show less.
     """
     steps = program(graph, plan)
-    held, _ = _clocks(steps, costs)
+    held = _clocks(steps, costs).held
     lifetimes = liveness.lifetimes(steps, costs.granularity, held)
     rounds = _EVENTS // max(1, len(steps.order))
     pools = processes(lifetimes, limit, min(count, max(1, rounds)))
@@ -147,14 +227,26 @@ def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -
     return np.array(timeline, np.int64)
 
 
-def _clocks(steps: Program, costs: Costs) -> tuple[dict[int, list[int]], float]:
-    """Runs the clocks; which copies have landed when each position ends, and the time."""
+class _Clocks(NamedTuple):
+    """Which copies to the host have landed when each position ends; when each step has ended.
+
+    `seconds` are those of all: without waits a sum that does not depend on the order.
+    """
+
+    held: dict[int, list[int]]
+    ends: list[float]
+    seconds: float
+
+
+def _clocks(steps: Program, costs: Costs) -> _Clocks:
     graph, nodes = steps.graph, len(steps.graph.names)
     seconds = [costs.seconds.get(name, 0.0) for name in graph.priced]
-    if not steps.waits:
-        return {}, math.fsum(seconds[node] for node in steps.order)
-    there = [costs.host_seconds.get(name, seconds[i]) for i, name in enumerate(graph.priced)]
     ends = [0.0] * len(steps.on_host)
+    if not steps.waits:
+        for node, end in zip(steps.order, accumulate(seconds[n] for n in steps.order), strict=True):
+            ends[node] = end
+        return _Clocks({}, ends, math.fsum(seconds[node] for node in steps.order))
+    there = [costs.host_seconds.get(name, seconds[i]) for i, name in enumerate(graph.priced)]
     link, device, finished = _Link(costs), _Device(costs.contention), []
     host = computed = 0.0
     for step in steps.sequence:
@@ -182,7 +274,7 @@ def _clocks(steps: Program, costs: Costs) -> tuple[dict[int, list[int]], float]:
         if copy.to_host:
             landing = bisect_left(finished, ends[nodes + number])
             held.setdefault(copy.pace if copy.pace >= 0 else landing, []).append(number)
-    return held, max(ends, default=0.0)
+    return _Clocks(held, ends, max(ends, default=0.0))
 
 
 class _Device:

@@ -14,13 +14,24 @@ DIRECTORY = "TFMEM_CACHE_DIR"
 """Environment variable that names another directory than the user's cache; empty keeps nothing."""
 
 
-def path_of(kind: str, key: str) -> Path | None:
-    """The file of a kind with a key, there or not; None if the user wants nothing kept."""
+def root() -> Path | None:
+    """The folder of all files, there or not; None if the user wants nothing kept."""
     named = os.environ.get(DIRECTORY)
     if named == "":
         return None
-    root = Path(named) if named else Path(platformdirs.user_cache_dir("tfmem"))
-    return root / kind / f"{key}.json"
+    return Path(named) if named else Path(platformdirs.user_cache_dir("tfmem"))
+
+
+def files() -> list[Path]:
+    """Every file kept."""
+    folder = root()
+    return sorted(folder.glob("*/*.json")) if folder else []
+
+
+def path_of(kind: str, key: str) -> Path | None:
+    """The file of a kind with a key, there or not; None if the user wants nothing kept."""
+    folder = root()
+    return folder / kind / f"{key}.json" if folder else None
 
 
 def save(kind: str, key: str, text: str) -> None:
