@@ -15,7 +15,8 @@ from models.table import show_bytes, show_difference, show_seconds, table
 from models.train import Row, Setting
 
 _RISE = 1.1
-"""From the least peak on, limits are tried in such steps: the planner leaves them some room."""
+"""From the least peak on, limits are tried in such steps: the planner leaves them some room, so
+that the least peak itself is never enough."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def lowest(setting: Setting, least: float, most: float, run: Callable[[Setting],
       most: where to stop.
       run: trains a setting in a process of its own.
     """
+    least *= _RISE
     row = run(within(setting, least))
     while least < most:
         if _has_no_room(setting, row):

@@ -19,6 +19,7 @@ import tfmem
 import tfmem.keras
 
 ROWS, WIDTH, CLASSES = 900, 48, 5
+EPOCH_LOGS = ("tfmem/peak_bytes", "tfmem/predicted_peak_bytes")
 BATCH = 256
 """Not a divisor of `ROWS`: the last batch of an epoch is smaller."""
 
@@ -293,3 +294,25 @@ def trained(
         for name, values in done.items():
             history.setdefault(name, []).extend(map(float, values))
     return history, model.get_weights(), model
+
+
+def limited(library: str, is_planned: bool) -> dict[str, Any]:
+    """History and peak of a model whose activations are most of what it takes."""
+    import tensorflow as tf
+
+    keras = importlib.import_module(library)
+    keras.utils.set_random_seed(5)
+    layers = keras.layers
+    body = [
+        layer
+        for _ in range(10)
+        for layer in (layers.Dense(256, activation="gelu"), layers.Dropout(0.1))
+    ]
+    model = keras.Sequential([keras.Input((WIDTH,)), *body, layers.Dense(CLASSES)])
+    compiled(keras, model, optimizer=keras.optimizers.SGD(1e-2))
+    x = np.random.default_rng(0).normal(size=(4500, WIDTH)).astype("float32")
+    y = np.random.default_rng(9).integers(0, CLASSES, len(x))
+    callbacks = [tfmem.keras.MemoryBudget()] if is_planned else []
+    done = model.fit(x, y, batch_size=2048, epochs=2, verbose=0, callbacks=callbacks)
+    history = {name: list(map(float, values)) for name, values in done.history.items()}
+    return {"history": history, "peak": tf.config.experimental.get_memory_info("CPU:0")["peak"]}
