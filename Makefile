@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint results clean
+.PHONY: demo test lint results docs dist clean
 
 demo: $(READY)
 	$(RUN) -m models.demo
@@ -19,6 +19,13 @@ lint: $(READY)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
+
+docs: $(READY)
+	$(RUN) -m pip install --quiet --editable ".[docs]"
+	$(RUN) -m mkdocs build
+
+dist: $(READY)
+	$(RUN) -m build --outdir dist
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

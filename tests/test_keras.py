@@ -1,0 +1,137 @@
+"""`tfmem.keras.MemoryBudget` in Keras 3 and in tf-keras."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+import tfmem
+import tfmem.keras
+from tests.keras_checks import CASES, EPOCH_LOGS
+from tfmem.limited import Outcome, run_limited
+
+LIBRARIES = ("keras", "tf_keras")
+MIB = 2**20
+
+
+@pytest.fixture(scope="module", params=LIBRARIES)
+def facts(request: pytest.FixtureRequest) -> dict[str, Any]:
+    outcome = run_limited(
+        "tests.keras_checks:all_cases", request.param, limit_bytes=4096 * MIB, timeout=600
+    )
+    assert outcome.status == "ok", outcome.output[-3000:]
+    return outcome.result
+
+
+@pytest.mark.memory
+@pytest.mark.parametrize("case", CASES)
+def test_a_budget_changes_no_number(facts: dict[str, Any], case: str) -> None:
+    found = facts[case]
+    assert not isinstance(found, str), found
+    assert found["is_planned"] == [True] * len(found["is_planned"])
+    assert found["is_planned"], "nothing was planned"
+    for name, values in found["plain"].items():
+        assert found["planned"][name] == pytest.approx(values, rel=1e-5), name
+    assert found["difference"] <= 1e-5
+    assert found["has_own_function"]
+    epochs = len(found["plain"]["loss"])
+    for name in EPOCH_LOGS:
+        assert len(found["planned"][name]) == epochs
+
+
+def limited(library: str, is_planned: bool, limit: int) -> Outcome:
+    return run_limited(
+        "tests.keras_checks:limited", library, is_planned, limit_bytes=limit, timeout=200
+    )
+
+
+@pytest.mark.memory
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_limit_that_ends_plain_training_is_kept(library: str) -> None:
+    free = limited(library, False, 4096 * MIB)
+    assert free.status == "ok", free.output[-3000:]
+    limit = int(0.6 * free.result["peak"])
+    assert limited(library, False, limit).status == "out_of_memory"
+    kept = limited(library, True, limit)
+    assert kept.status == "ok", kept.output[-3000:]
+    assert kept.result["peak"] <= limit
+    for name, values in free.result["history"].items():
+        assert kept.result["history"][name] == pytest.approx(values, rel=1e-5), name
+
+
+def model_of(library: str, **options: Any) -> Any:
+    keras = pytest.importorskip(library)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+def fit(model: Any, *callbacks: Any) -> Any:
+    import numpy as np
+
+    x = np.ones((8, 4), "float32")
+    return model.fit(x, x[:, :2], verbose=0, callbacks=list(callbacks))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_budget_that_cannot_be_met_leaves_the_model_as_it_was(library: str) -> None:
+    model = model_of(library)
+    before = [weight.copy() for weight in model.get_weights()]
+    with pytest.raises(tfmem.BudgetError, match="least reachable peak"):
+        fit(model, tfmem.keras.MemoryBudget(1))
+    assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
+    assert type(model.train_function).__module__ != "tfmem.keras"
+    fit(model)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_model_that_runs_eagerly_is_refused(library: str) -> None:
+    with pytest.raises(tfmem.Error, match="runs eagerly"):
+        fit(model_of(library, run_eagerly=True), tfmem.keras.MemoryBudget("1GB"))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_model_that_is_not_compiled_is_told_by_keras(library: str) -> None:
+    keras = pytest.importorskip(library)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    with pytest.raises((ValueError, RuntimeError), match="compile"):
+        fit(model, tfmem.keras.MemoryBudget("1GB"))
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(tfmem.Error, match="no model of Keras 3 or tf-keras"):
+        tfmem.keras.MemoryBudget("1GB").set_model(object())
+
+
+def test_bad_options_are_said_at_once() -> None:
+    with pytest.raises(tfmem.Error, match="no amount of memory"):
+        tfmem.keras.MemoryBudget("lots")
+
+
+def test_another_backend_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    keras = pytest.importorskip("keras")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(tfmem.Error, match="runs on jax"):
+        tfmem.keras.MemoryBudget("1GB").set_model(model_of("keras"))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_compilation_is_off_and_told_once(library: str, caplog: pytest.LogCaptureFixture) -> None:
+    model = model_of(library, jit_compile=True)
+    callback = tfmem.keras.MemoryBudget("1GB")
+    with caplog.at_level(logging.WARNING, "tfmem"):
+        fit(model, callback)
+        fit(model, callback)
+    assert sum("jit_compile is off" in message for message in caplog.messages) == 1
+    assert model.jit_compile
+
+
+def test_a_report_of_the_train_step_can_be_had() -> None:
+    callback = tfmem.keras.MemoryBudget("1GB")
+    assert callback.reports() == ()
+    fit(model_of("keras"), callback)
+    (report,) = callback.reports()
+    assert json.loads(report.to_json())["budget"] == 10**9
