@@ -7,7 +7,7 @@
     python -m models.bench frontier MODEL                   every budget down to the least
     python -m models.bench time MODEL                       step times, taken in turn in one process
     python -m models.bench temporaries MODEL                what recomputation alone gives
-    python -m models.bench run MODEL --mode=order           one run, in this process
+    python -m models.bench run MODEL --mode=order           one run; --report=FILE takes its page
     python -m models.bench all                              everything that RESULTS.md shows
 
 Rows come first (`Row`, one JSON line each with `--json`), tables are made of rows.
@@ -77,6 +77,7 @@ flags.DEFINE_string("out", "out/results", "For all: folder for the rows, which a
 flags.DEFINE_string("pictures", "results", "For all: folder for the pictures.")
 flags.DEFINE_list("only", [], f"For all: sections, of {', '.join(results.SECTIONS)}.")
 flags.DEFINE_string("save", "", "For run: .npz file that takes the variables after the last step.")
+flags.DEFINE_string("report", "", "For run: file that takes the report, .html or .json.")
 flags.DEFINE_bool("host_process", False, "For run: lend the memory of a second local process.")
 flags.DEFINE_bool("starts_on_host", False, "For run: make large variables on the host.")
 flags.DEFINE_integer("machines", 0, "Local servers to spread the model over; 0 for none.")
@@ -276,6 +277,7 @@ def _setting(model: str, steps: int) -> Setting:
         starts_on_host=values.starts_on_host,
         machines=values.machines,
         save=values.save,
+        report=values.report,
     )
 
 

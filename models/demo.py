@@ -7,6 +7,7 @@ to lend. Prints a table of both and draws device memory over a step, before and 
 from __future__ import annotations
 
 import dataclasses
+import json
 import tempfile
 import threading
 from pathlib import Path
@@ -136,12 +137,14 @@ def main(argv: list[str]) -> None:
             mode="order+swap+place",
             host_process=True,
             log=f"{folder}/tfmem.log",
-            timeline=f"{folder}/timeline.npz",
+            report=f"{folder}/report.json",
         )
         rows.append(run(optimized))
-        if Path(optimized.timeline).exists():
-            with np.load(optimized.timeline) as timelines:
-                draw(timelines["before"], timelines["after"], rows[1], picture)
+        written = Path(optimized.report)
+        if written.exists():
+            report = json.loads(written.read_text(encoding="utf-8"))
+            before, after = (np.array(report[name]["bytes"]) for name in ("original", "planned"))
+            draw(before, after, rows[1], picture)
 
     print(f"\n{demo_table(rows)}\n\nDevice memory over a step: {picture}")
     if not rows[1].has_trained:

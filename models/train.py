@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,8 +136,8 @@ class Setting:
       machines: over how many local servers the model is spread, each with the limit for its own; 0
         trains it in this process.
       save: path of an .npz file that takes all variables after the last step; "" for none.
-      timeline: path of an .npz file that takes the plan's simulation, bytes on the device over a
-        step `before` and `after`; "" for none. Nothing is written in plain mode.
+      report: path of a file that takes the report of a planned run, a page if it ends in .html and
+        JSON otherwise.
       log: path of a file that takes a line about each step; "" for none.
     """
 
@@ -151,7 +152,7 @@ class Setting:
     starts_on_host: bool = False
     machines: int = 0
     save: str = ""
-    timeline: str = ""
+    report: str = ""
     log: str = ""
 
     def in_mode(
@@ -348,10 +349,13 @@ def _prepare(
         strategy=None if is_planned else tfmem.TensorFlowMem(),
     )
     optimized.get_concrete_function(*batch)
-    report = optimized.report(*batch)
-    if setting.timeline:
-        np.savez(setting.timeline, before=report.original.timeline, after=report.planned.timeline)
-    return optimized, report.plan
+    if setting.report:
+        report = optimized.report(*batch)
+        if setting.report.endswith(".html"):
+            report.html(setting.report)
+        else:
+            Path(setting.report).write_text(report.to_json(), encoding="utf-8")
+    return optimized, optimized.plans[-1]
 
 
 def _predictions(plan: tfmem.Plan) -> dict[str, Any]:
