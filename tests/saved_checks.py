@@ -9,7 +9,7 @@ BRANCHES, WIDTH, BATCH = 12, 2048, 256
 
 
 def write(path: str) -> None:
-    """Saves a model of many wide branches: the executor's own order makes all of them first."""
+    """Saves a model of many wide branches, each of which is needed again when all are there."""
     import tensorflow as tf
 
     class Wide(tf.Module):
@@ -22,7 +22,9 @@ def write(path: str) -> None:
 
         @tf.function(input_signature=[tf.TensorSpec([None, 64], name="x")])
         def serve(self, x: Any) -> Any:
-            sums = [tf.reduce_sum(tf.nn.gelu(x @ w), axis=1) for w in self.weights]
+            branches = [tf.nn.gelu(x @ w) for w in self.weights]
+            scale = tf.add_n([tf.reduce_mean(tf.abs(branch)) for branch in branches])
+            sums = [tf.reduce_sum(branch / scale, axis=1) for branch in branches]
             return {"scores": tf.stack(sums, axis=1)}
 
         @tf.function(input_signature=[tf.TensorSpec([None, 64], name="x")])

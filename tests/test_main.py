@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -29,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def smaller(model: str) -> tuple[str, Plan]:
     output = f"{model}-smaller"
-    arguments = ["--batch=256", "--budget=10MiB", f"--plan={output}.json"]
+    arguments = ["--batch=256", "--budget=16MiB", f"--plan={output}.json"]
     assert main(["optimize", model, output, *arguments]) == 0
     return output, Plan.from_json(Path(f"{output}.json").read_text(encoding="utf-8"))
 
@@ -42,10 +43,10 @@ def test_a_smaller_model_is_served_without_tfmem(model: str, smaller: tuple[str,
         assert outcome.status == "ok", outcome.output[-3000:]
         facts.append(outcome.result)
     before, after = facts
-    assert after["scores"] == pytest.approx(before["scores"])
+    np.testing.assert_allclose(after["scores"], before["scores"], rtol=1e-5)
     assert after["smaller"] == before["smaller"] == [7, saved_checks.BRANCHES]
     assert after["half"] == before["half"] == 0.0
-    assert after["peak"] <= 10 * MIB < before["peak"]
+    assert after["peak"] <= 16 * MIB < 0.6 * before["peak"]
 
 
 def test_explain_tells_what_is_alive(
@@ -77,7 +78,7 @@ def test_explain_tells_what_is_alive(
         (["optimize", "{model}", "{model}", "--budget=1MB"], 1, "exists"),
         (["optimize", "{model}", "{out}", "--batch=8", "--budget=lots"], 1, "no amount"),
         (["optimize", "{model}", "{out}", "--batch=256", "--budget=1kB"], 3, "least reachable"),
-        (["optimize", "{model}", "/proc/x/y", "--batch=256", "--budget=10MiB"], 1, "cannot be"),
+        (["optimize", "{model}", "/proc/x/y", "--batch=256", "--budget=16MiB"], 1, "cannot be"),
         (["plan", "show", "nowhere.json"], 1, "cannot read"),
         (["plan", "show", "{damaged}"], 1, "not a plan"),
     ],

@@ -74,7 +74,7 @@ def made_trace(choice: random.Random) -> Trace:
 def small_report() -> Report:
     import tensorflow as tf
 
-    weights = [tf.Variable(tf.ones([64, 64]) * 0.01) for _ in range(6)]
+    weights = [tf.Variable(tf.ones([64, 64]) * 0.01) for _ in range(16)]
 
     def step(x: Any) -> Any:
         with tf.GradientTape() as tape:

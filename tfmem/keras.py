@@ -18,9 +18,10 @@ import tensorflow as tf
 
 from tfmem import measure
 from tfmem.api import Optimized, optimize
+from tfmem.budget import format_bytes
 from tfmem.errors import Error
 from tfmem.plan import Plan
-from tfmem.planning.strategy import Strategy
+from tfmem.planning.strategy import TECHNIQUES, Strategy
 from tfmem.report import Report
 
 _log = logging.getLogger("tfmem")
@@ -120,7 +121,7 @@ class MemoryBudget(_Hooks):
         self._steps: dict[str, _Steps] = {}
         self._undo: dict[str, contextlib.ExitStack] = {}
         self._peak = 0
-        self._has_told = False
+        self._has_told = self._has_told_excess = False
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -139,6 +140,8 @@ class MemoryBudget(_Hooks):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Puts the planned step in the place of the model's train function."""
+        self._give_back()
+        self._steps.clear()
         self._peak = 0
         self._begin("train")
 
@@ -150,13 +153,13 @@ class MemoryBudget(_Hooks):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the peaks to the logs."""
         self._note_peak()
-        if logs is None or not self.plans:
+        plans = [plan for first in self.plans for plan in (first, *first.others)]
+        if logs is None or not plans:
             return
         if self._peak:
             logs["tfmem/peak_bytes"] = self._peak
-        logs["tfmem/predicted_peak_bytes"] = max(
-            plan.peak_bytes for first in self.plans for plan in (first, *first.others)
-        )
+        logs["tfmem/predicted_peak_bytes"] = max(plan.peak_bytes for plan in plans)
+        self._tell_excess(min((plan.budget for plan in plans if plan.budget), default=self._peak))
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Puts the planned evaluation in the place of the model's, if that was asked for."""
@@ -181,21 +184,27 @@ class MemoryBudget(_Hooks):
         if not self._planned[kind]:
             return
         self._check()
-        library, model = _library(self.model), self.model
-        options = dict(self._options)
+        if kind not in self._steps or "train" not in self._undo:
+            self._steps[kind] = self._made(kind)
+        undo = self._undo[kind] = contextlib.ExitStack()
+        undo.callback(self._restore_variables, kind)
+        undo.enter_context(_changed(self.model, **{f"{kind}_function": self._steps[kind]}))
+
+    def _made(self, kind: str) -> _Steps:
+        model, options = self.model, dict(self._options)
         if options["device"] is None:
             options["device"] = _replica_devices(model)
-        steps = self._steps[kind] = _Steps(
-            _one_step(library, model, kind),
+        if options["techniques"] is None and "train" in self._undo:
+            # What this placed would go home after each evaluation, and training be planned anew.
+            options["techniques"] = [name for name in TECHNIQUES if name != "place"]
+        return _Steps(
+            _one_step(_library(model), model, kind),
             options,
             size=lambda: _steps_per_execution(model),
             join=_concatenated if kind == "predict" else lambda outputs: outputs[-1],
             prepared=self._reset_peak,
             failed=self._give_back,
         )
-        undo = self._undo[kind] = contextlib.ExitStack()
-        undo.callback(self._restore_variables, kind)
-        undo.enter_context(_changed(model, **{f"{kind}_function": steps}))
 
     def _end(self, kind: str) -> None:
         if kind in self._undo:
@@ -226,6 +235,17 @@ class MemoryBudget(_Hooks):
                 "%s: jit_compile is off while tfmem plans: what XLA compiles never reaches the "
                 "executor that a plan steers",
                 model.name,
+            )
+
+    def _tell_excess(self, budget: int) -> None:
+        if self._peak > budget and not self._has_told_excess:
+            self._has_told_excess = True
+            _log.warning(
+                "%s: %s were in use where the budget is %s: after planning something else took "
+                "memory on the device (buffers of tf.data on a CPU, another model); leave it room",
+                self.model.name,
+                format_bytes(self._peak),
+                format_bytes(budget),
             )
 
     def _note_peak(self) -> None:
@@ -381,7 +401,7 @@ def _replica_devices(model: Any) -> list[str] | None:
     """The devices of a model's distribution strategy; None for the default one."""
     strategy = model.distribute_strategy
     kinds = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)
-    if not tf.distribute.in_cross_replica_context() or strategy.num_replicas_in_sync == 1:
+    if strategy.num_replicas_in_sync == 1:
         return None
     if type(strategy) not in kinds:
         raise Error(
