@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import platform
 import shutil
@@ -45,16 +46,15 @@ def _version(package: str) -> str | None:
 
 
 def _device(name: str) -> dict[str, Any]:
-    try:
-        current, peak = measure.memory_info(name)
-    except Error:
-        current = peak = None
+    used: int | None = None
+    with contextlib.suppress(Error):  # it keeps no statistics
+        used, _ = measure.memory_info(name)
     rates = pricing.rates_of(name) if devices.is_local(name) else None
     return {
         "name": name,
         "limit_bytes": measure.device_limit(name) if devices.is_local(name) else None,
-        "keeps_statistics": peak is not None,
-        "used_bytes": current,
+        "keeps_statistics": used is not None,
+        "used_bytes": used,
         "gflops": rates and rates.flops / 1e9,
         "gigabytes_per_second": rates and rates.nbytes / 1e9,
     }
@@ -64,7 +64,9 @@ def _link(device: str) -> dict[str, Any] | None:
     if "/device:CPU:" in device:
         return None
     link = pricing.link_of(device, devices.full_name("CPU:0"))
-    return link and {
+    if link is None:
+        return None
+    return {
         "to_host_gigabytes_per_second": link.to_host / 1e9,
         "from_host_gigabytes_per_second": link.from_host / 1e9,
         "latency_seconds": link.latency,
@@ -108,7 +110,7 @@ def text(facts: dict[str, Any]) -> str:
         lines.append(f"{'memory':<12} {format_bytes(facts['memory_free_bytes'])} free")
     for one in facts["devices"]:
         limit = format_bytes(one["limit_bytes"]) if one["limit_bytes"] else "no limit"
-        has_used = one["used_bytes"] is not None
+        has_used = one["keeps_statistics"]
         used = f"{format_bytes(one['used_bytes'])} used" if has_used else "no statistics"
         lines.append(f"{one['name']}: {limit}, {used}")
         if one["gflops"]:

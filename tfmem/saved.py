@@ -113,7 +113,7 @@ def positional(signature: Any) -> Any:
     specs = inputs_of(signature)
     names = list(specs)
 
-    @tf.function(input_signature=list(specs.values()))
+    @tf.function(input_signature=list(specs.values()))  # type: ignore[untyped-decorator]
     def serve(*inputs: tf.Tensor) -> Any:
         return signature(**dict(zip(names, inputs, strict=True)))
 
@@ -178,7 +178,7 @@ def _served(concrete: Callable[..., Any], signature: Any) -> Any:
     """A rewritten function under the names of the signature it comes from."""
     named = [tf.TensorSpec(s.shape, s.dtype, name=n) for n, s in inputs_of(signature).items()]
 
-    @tf.function(input_signature=named)
+    @tf.function(input_signature=named)  # type: ignore[untyped-decorator]
     def serve(*inputs: tf.Tensor) -> Any:
         return concrete(*inputs)
 
