@@ -228,17 +228,17 @@ CASES = {
 }
 
 
-def all_cases(library: str) -> dict[str, Any]:
-    """Facts of each case; a text in the place of them if it went wrong."""
+def all_cases(library: str, chosen: list[str]) -> dict[str, Any]:
+    """Facts of each case that is chosen; a text in the place of them if it went wrong."""
     import tensorflow as tf
 
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     keras = importlib.import_module(library)
     facts: dict[str, Any] = {}
-    for name, case in CASES.items():
+    for name in chosen:
         try:
-            facts[name] = compare(keras, case)
+            facts[name] = compare(keras, CASES[name])
         except Exception as error:
             facts[name] = f"{type(error).__name__}: {error}"
         gc.collect()
@@ -248,15 +248,10 @@ def all_cases(library: str) -> dict[str, Any]:
 def compare(keras: Any, case: Case) -> dict[str, Any]:
     """Trains a case with and without a budget a little above the least."""
     with tempfile.TemporaryDirectory() as folder:
-        plain, weights, _ = trained(keras, case, Path(folder, "plain"))
-        del _
-        gc.collect()
-        budget = int(case.room * least_bytes(keras, case, Path(folder, "least")))
-        gc.collect()
-        callback = tfmem.keras.MemoryBudget(
-            budget, techniques=("order", "recompute"), **case.options
+        plain, weights, _, _ = trained(keras, case, Path(folder, "plain"), is_planned=False)
+        planned, same, model, callback = trained(
+            keras, case, Path(folder, "planned"), is_planned=True
         )
-        planned, same, model = trained(keras, case, Path(folder, "planned"), callback)
     differences = [
         float(np.abs(a - b).max(initial=0.0) / max(1e-6, np.abs(a).max(initial=0.0)))
         for a, b in zip(weights, same, strict=True)
@@ -270,32 +265,43 @@ def compare(keras: Any, case: Case) -> dict[str, Any]:
     }
 
 
-def least_bytes(keras: Any, case: Case, folder: Path) -> int:
-    try:
-        trained(keras, case, folder, tfmem.keras.MemoryBudget(1, techniques=("order", "recompute")))
-    except tfmem.BudgetError as error:
-        return error.least_bytes
-    raise AssertionError("a budget of one byte was accepted")
-
-
 def trained(
-    keras: Any, case: Case, folder: Path, callback: Any = None
-) -> tuple[dict[str, list[float]], list[Any], Any]:
-    """History, weights and the model."""
+    keras: Any, case: Case, folder: Path, is_planned: bool
+) -> tuple[dict[str, list[float]], list[Any], Any, Any]:
+    """History, weights, the model, and the callback that kept the budget."""
     keras.backend.clear_session()
     keras.utils.set_random_seed(3)
     folder.mkdir()
     model = case.build(keras)
-    x, y = case.data()
+    callback = planned(keras, case, folder, model) if is_planned else None
     history: dict[str, list[float]] = {}
     for epochs in case.epochs:
-        options = case.fit(keras, folder)
-        callbacks = [*([callback] if callback else []), *options.pop("callbacks", [])]
-        arguments = {"batch_size": BATCH, "verbose": 0, "callbacks": callbacks}
-        done = model.fit(x, y, **arguments, **options, **epochs).history
-        for name, values in done.items():
+        for name, values in fitted(keras, case, folder, model, epochs, callback).items():
             history.setdefault(name, []).extend(map(float, values))
-    return history, model.get_weights(), model
+    return history, model.get_weights(), model, callback
+
+
+def planned(keras: Any, case: Case, folder: Path, model: Any) -> Any:
+    """The callback with a budget a little above the least, which a refused `fit` tells."""
+    techniques = ("order", "recompute")
+    try:
+        refused = tfmem.keras.MemoryBudget(1, techniques=techniques)
+        fitted(keras, case, folder, model, {"epochs": 1}, refused)
+    except tfmem.BudgetError as error:
+        budget = int(case.room * error.least_bytes)
+        return tfmem.keras.MemoryBudget(budget, techniques=techniques, **case.options)
+    raise AssertionError("a budget of one byte was accepted")
+
+
+def fitted(
+    keras: Any, case: Case, folder: Path, model: Any, epochs: dict[str, int], callback: Any
+) -> dict[str, list[float]]:
+    """The history of one call of `fit`."""
+    options = case.fit(keras, folder)
+    callbacks = [*([callback] if callback else []), *options.pop("callbacks", [])]
+    x, y = case.data()
+    arguments = {"batch_size": BATCH, "verbose": 0, "shuffle": False, "callbacks": callbacks}
+    return model.fit(x, y, **arguments, **options, **epochs).history
 
 
 def limited(library: str, is_planned: bool) -> dict[str, Any]:

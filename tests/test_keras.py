@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from typing import Any
 
 import pytest
@@ -17,17 +18,23 @@ LIBRARIES = ("keras", "tf_keras")
 MIB = 2**20
 
 
+SHORT = ("functional", "custom train_step", "steps_per_execution", "planned validation")
+"""Cases of every run of the tests; the others take minutes: TFMEM_ALL_CASES=1 runs them too."""
+
+CHOSEN = tuple(CASES) if os.environ.get("TFMEM_ALL_CASES") else SHORT
+
+
 @pytest.fixture(scope="module", params=LIBRARIES)
 def facts(request: pytest.FixtureRequest) -> dict[str, Any]:
     outcome = run_limited(
-        "tests.keras_checks:all_cases", request.param, limit_bytes=4096 * MIB, timeout=600
+        "tests.keras_checks:all_cases", request.param, CHOSEN, limit_bytes=4096 * MIB, timeout=900
     )
     assert outcome.status == "ok", outcome.output[-3000:]
     return outcome.result
 
 
 @pytest.mark.memory
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CHOSEN)
 def test_a_budget_changes_no_number(facts: dict[str, Any], case: str) -> None:
     found = facts[case]
     assert not isinstance(found, str), found

@@ -379,15 +379,18 @@ def _one_step(library: str, model: Any, kind: str) -> Callable[[Any], Any]:
 
 @contextlib.contextmanager
 def _changed(model: Any, **values: Any) -> Iterator[None]:
-    """Attributes of a model are others for a while."""
+    """Attributes of a model are others for a while.
+
+    They are set past the model's own `__setattr__`, which would take a variable for a new weight.
+    """
     before = {name: getattr(model, name) for name in values}
     try:
         for name, value in values.items():
-            setattr(model, name, value)
+            object.__setattr__(model, name, value)
         yield
     finally:
         for name, value in before.items():
-            setattr(model, name, value)
+            object.__setattr__(model, name, value)
 
 
 def _steps_per_execution(model: Any) -> int:
