@@ -109,6 +109,29 @@ def test_a_report_tells_the_same_as_its_plan(small_report: Report) -> None:
         assert all(a <= b for a, b in zip(alive, trace.timeline, strict=True))  # and workspace
 
 
+def test_the_steps_of_a_report_are_those_that_the_planner_judged() -> None:
+    """With long sums, which are split, and loops, whose bodies are charged to their callers."""
+    import tensorflow as tf
+
+    def step(x: Any) -> Any:
+        total = tf.add_n([tf.exp(x * i) for i in range(12)])
+        return tf.while_loop(
+            lambda i, y: i < 3,
+            lambda i, y: (i + 1, tf.sin(tf.cos(y)) * tf.exp(y @ tf.transpose(y)) @ y),
+            (0, total),
+        )[1]
+
+    x = tf.ones([64, 64])
+    most = tfmem.optimize(step).plan(x).baseline_peak_bytes
+    for budget in (2 * most, int(0.8 * most)):
+        entry = tfmem.optimize(step, budget=budget)._planned((x,), {})
+        (stage,), report = entry.stages, entry.report()
+        assert stage.decision.plan.is_noop == (budget > most)
+        assert (report.original.timeline == stage.decision.before.timeline).all()
+        assert (report.planned.timeline == stage.decision.after.timeline).all()
+        assert report.planned.order == stage.decision.after.order
+
+
 def test_what_is_not_optimised_is_explained(small_report: Report) -> None:
     import tensorflow as tf
 

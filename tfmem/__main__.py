@@ -127,24 +127,27 @@ def _explain(options: argparse.Namespace) -> None:
     from tfmem import saved
 
     model = saved.load(options.model)
-    shapes = _shapes(options.shape)
+    shapes, names = _shapes(options.shape), options.signature or [saved.DEFAULT_SIGNATURE]
+    _check_single(names, options.html)
     reports = {}
-    for name in options.signature or [saved.DEFAULT_SIGNATURE]:
+    for name in names:
         signature = model.signature(name)
         inputs = saved.example(signature, options.batch, shapes)
         function = saved.positional(signature)
         reports[name] = tfmem.explain(function, *inputs.values(), device=options.device)
     if options.html:
-        _only(reports).html(options.html)
+        reports[names[0]].html(options.html)
     for name, report in reports.items():
         _print(report.to_json() if options.json else f"{name}\n{report.text()}")
 
 
 def _optimize(options: argparse.Namespace) -> None:
     from tfmem import saved
+    from tfmem.report import write
 
     model = saved.load(options.model)
     shapes, names = _shapes(options.shape), options.signature or [saved.DEFAULT_SIGNATURE]
+    _check_single(names, options.html or options.plan)
     if Path(options.output).exists():
         raise Error(f"{options.output} exists; name a folder that does not")
     examples = {name: saved.example(model.signature(name), options.batch, shapes) for name in names}
@@ -158,17 +161,16 @@ def _optimize(options: argparse.Namespace) -> None:
     reports = {name: one.report(*examples[name].values()) for name, one in made.items()}
     saved.save(model, options.output, made, examples)
     if options.html:
-        _only(reports).html(options.html)
+        reports[names[0]].html(options.html)
     if options.plan:
-        _write(options.plan, _only(reports).plan.to_json())
+        write(options.plan, reports[names[0]].plan.to_json())
     for name, report in reports.items():
         _print(report.plan.to_json() if options.json else f"{name}\n{report.plan.summary()}")
 
 
-def _only(reports: dict[str, Any]) -> Any:
-    if len(reports) > 1:
+def _check_single(names: Sequence[str], written: str | None) -> None:
+    if written and len(names) > 1:
         raise Error("a page or a plan is of one signature; name one --signature")
-    return next(iter(reports.values()))
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -210,13 +212,6 @@ def _doctor(options: argparse.Namespace) -> None:
 
     facts = doctor.examine()
     _print(json.dumps(facts) if options.json else doctor.text(facts))
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Error(f"cannot write {path}: {error.strerror}") from error
 
 
 def _print(text: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from tqdm import tqdm
 
@@ -16,7 +16,7 @@ from tfmem.capture import Captured
 from tfmem.clones import with_clones
 from tfmem.costs import Costs
 from tfmem.errors import BudgetError, Error
-from tfmem.ir import Graph, Value
+from tfmem.ir import Graph
 from tfmem.passes.linearise import Linearise
 from tfmem.passes.place import Place
 from tfmem.passes.recompute import Recompute
@@ -25,11 +25,13 @@ from tfmem.passes.swap import Swap
 from tfmem.pipeline import Pass, run_passes
 from tfmem.plan import Plan
 from tfmem.planning import cache
+from tfmem.planning.bodies import charge
 from tfmem.planning.search import Decision, Request, choose
 from tfmem.pricing import Tracing
 from tfmem.rebuild import Rewritten
 from tfmem.report import Alive, Offer, Origin, Report
 from tfmem.simulate import trace
+from tfmem.sums import joined
 
 _log = logging.getLogger("tfmem")
 
@@ -84,28 +86,31 @@ class Entry:
         return replace(first, plan=self.plan, others=tuple(others))
 
     def _report(self, stage: Stage) -> Report:
-        plan, costs = stage.decision.plan, stage.costs
-        graph = with_clones(stage.graph, plan.recomputations)
-        unchanged = Plan(device=plan.device, host=plan.host)
+        plan, bodies = stage.decision.plan, self.captured.bodies
+        whole, costs = joined(stage.graph, stage.costs)
+        original = planned = trace(whole, costs, Plan(device=plan.device, host=plan.host))
+        if not plan.is_noop:
+            charged = charge(stage.graph, stage.costs, bodies, plan.bodies, plan.device)
+            planned = trace(stage.graph, charged, plan)
+        clones = with_clones(stage.graph, plan.recomputations)
+        origins = {
+            node.name: Origin(node.op, self.captured.source(node.origin or node.name))
+            for node in (*whole.nodes, *clones.nodes)
+        }
+        alive = (
+            Alive(value, nbytes=nbytes, **asdict(origins[value.node]))
+            for value, nbytes in stage.decision.after.alive_at_peak
+        )
         return Report(
             name=self.name,
             plan=plan,
-            original=trace(stage.graph, costs, unchanged),
-            planned=trace(stage.graph, costs, plan),
-            origins={
-                node.name: Origin(node.op, self.captured.source(node.origin or node.name))
-                for node in graph.nodes
-            },
-            alive_at_peak=tuple(
-                self._alive(graph, *item) for item in stage.decision.after.alive_at_peak
-            ),
+            original=original,
+            planned=planned,
+            origins=origins,
+            alive_at_peak=tuple(alive),
             measured_peak_bytes=_measured_peak(plan.device) if self.rewritten else None,
             planning_seconds=self.seconds,
         )
-
-    def _alive(self, graph: Graph, value: Value, nbytes: int) -> Alive:
-        node = graph.by_name[value.node]
-        return Alive(value, node.op, nbytes, self.captured.source(node.origin or node.name))
 
 
 def _measured_peak(device: str) -> int | None:

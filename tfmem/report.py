@@ -133,7 +133,7 @@ class Report:
         Raises:
           tfmem.Error: the file cannot be written.
         """
-        _write(path, page.render(self.to_json()))
+        write(path, page.render(self.to_json()))
 
     def plot(self, path: str | os.PathLike[str]) -> None:
         """Draws device memory over the step before and after, with the budget, as a picture.
@@ -224,8 +224,9 @@ class _Texts:
         return self.places.setdefault(text, len(self.places))
 
 
-def _write(path: str | os.PathLike[str], text: str) -> None:
+def write(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a file for people; raises `tfmem.Error` if it cannot be written."""
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise Error(f"cannot write the report to {os.fspath(path)!r}: {error.strerror}") from error
+        raise Error(f"cannot write {os.fspath(path)}: {error.strerror}") from error
