@@ -54,9 +54,6 @@ UNLIMITED = 2**36
 _COMPARED = ("plain", *COMPARATORS, "order", "order+swap+place", "recompute", "tfmem")
 _PEAKS = ("plain", "order", "recompute", "tfmem")
 
-_ABOVE_LEAST = 1.05
-"""Planned modes without a budget are given this much of the least where a quarter is refused."""
-
 flags.DEFINE_string("limit", None, "Hard limit of the device's memory, as 600MB or 1GiB.")
 flags.DEFINE_string("budget", None, "Bytes tfmem may use; default: the limit, if there is one.")
 flags.DEFINE_string("config", "small", "Which of the model's configurations to begin with.")
@@ -138,7 +135,7 @@ def _budgeted(setting: Setting, most: int | None, run: Callable[[Setting], Row])
     row = run(dataclasses.replace(setting, budget=int(results.QUARTER * most)))
     if row.least_bytes is None:
         return row
-    return run(dataclasses.replace(setting, budget=int(_ABOVE_LEAST * row.least_bytes)))
+    return run(dataclasses.replace(setting, budget=int(results.ABOVE_LEAST * row.least_bytes)))
 
 
 class Runs:

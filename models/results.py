@@ -39,8 +39,11 @@ _STEPS = 6
 QUARTER = 0.25
 """Part of plain TensorFlow's peak that the planner is asked to keep."""
 
-_ABOVE_LEAST, _ROOM = 1.05, 1.25
-"""A budget over the least reachable peak, where a quarter is below that; a hard limit over it."""
+ABOVE_LEAST = 1.05
+"""The budget over the least reachable peak, where a quarter is below that."""
+
+_ROOM = 1.25
+"""The hard limit over a budget."""
 
 
 def five_models(run: Run, folder: Path) -> str:
@@ -105,7 +108,7 @@ def _variants(model: str, run: Run) -> dict[str, Row]:
         if rival and rival[1].measured_peak_bytes:
             known = max(rival[1].measured_peak_bytes, floor)
             rows[f"{name}, the least of the others' peaks"] = started(within(one, known), run)
-        budget = max(QUARTER * most, _ABOVE_LEAST * refused.least_bytes)
+        budget = max(QUARTER * most, ABOVE_LEAST * refused.least_bytes)
         rows[f"{name}, a quarter of plain's peak"] = started(_roomy(one, budget), run)
         rows[f"{name}, least budget"] = least
     return rows

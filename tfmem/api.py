@@ -156,15 +156,7 @@ def explain(
     Raises:
       tfmem.Error: as of `optimize` and `Optimized.plan`, but that no budget can be missed.
     """
-    options = checked_options(
-        budget=None,
-        device=device,
-        host=host,
-        techniques=None,
-        max_slowdown=None,
-        strategy=None,
-        profile="auto",
-    )
+    options = checked_options(device=device, host=host)
     return Optimized(function, options).explain(*args, **kwargs)
 
 
@@ -255,6 +247,15 @@ class Optimized:
             return self.original.get_concrete_function(*args, **kwargs)
         return entry.rewritten.function
 
+    def prepare(self, *args: Any, **kwargs: Any) -> int:
+        """Plans and rewrites for these arguments unless that is done; how many plans there are.
+
+        Raises:
+          tfmem.Error: as of `plan`, or the host has no room; nothing has moved.
+        """
+        self._entry(args, kwargs)
+        return len(self._distinct())
+
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """Plans for these arguments without running a step or moving a variable.
 
@@ -308,8 +309,8 @@ class Optimized:
         """A report of each of the plans."""
         return tuple(entry.report() for entry in self._distinct())
 
-    def _distinct(self) -> Iterable[Entry]:
-        return {id(entry): entry for entry in self._entries.values()}.values()
+    def _distinct(self) -> list[Entry]:
+        return list({id(entry): entry for entry in self._entries.values()}.values())
 
     def restore_variables(self) -> None:
         """Moves the variables that plans placed on the host back to where they were.

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,9 @@ from tfmem import measure
 from tfmem.api import Optimized, optimize
 from tfmem.budget import format_bytes
 from tfmem.errors import Error
+from tfmem.options import checked_options
 from tfmem.plan import Plan
-from tfmem.planning.strategy import TECHNIQUES, Strategy
+from tfmem.planning.strategy import TECHNIQUES
 from tfmem.report import Report
 
 _log = logging.getLogger("tfmem")
@@ -84,12 +85,7 @@ class MemoryBudget(_Hooks):
         *,
         evaluate: bool = False,
         predict: bool = False,
-        device: str | Sequence[str] | None = None,
-        host: str | Sequence[str] | None = None,
-        techniques: Sequence[str] | None = None,
-        max_slowdown: float | None = None,
-        strategy: Strategy | None = None,
-        profile: str = "auto",
+        **options: Any,
     ) -> None:
         """Takes what `tfmem.optimize` takes, and which of Keras's functions are planned.
 
@@ -97,26 +93,14 @@ class MemoryBudget(_Hooks):
           budget: most bytes in use on each device at any moment of a step; see `tfmem.optimize`.
           evaluate: whether evaluation is planned too, in `fit` and in `evaluate`.
           predict: whether `predict` is planned too.
-          device: as of `tfmem.optimize`; default: those of the model's distribution strategy.
-          host: as of `tfmem.optimize`.
-          techniques: as of `tfmem.optimize`.
-          max_slowdown: as of `tfmem.optimize`.
-          strategy: as of `tfmem.optimize`.
-          profile: as of `tfmem.optimize`.
+          **options: the others of `tfmem.optimize`; `device` is by default those of the model's
+            distribution strategy.
 
         Raises:
           tfmem.Error: an argument is not valid.
         """
-        self._options: dict[str, Any] = {
-            "budget": budget,
-            "device": device,
-            "host": host,
-            "techniques": techniques,
-            "max_slowdown": max_slowdown,
-            "strategy": strategy,
-            "profile": profile,
-        }
-        optimize(**self._options)  # what is not valid is said now
+        self._options = {"budget": budget, **options}
+        checked_options(**self._options)  # what is not valid is said now
         self._planned = {"train": True, "test": evaluate, "predict": predict}
         self._steps: dict[str, _Steps] = {}
         self._undo: dict[str, contextlib.ExitStack] = {}
@@ -153,7 +137,7 @@ class MemoryBudget(_Hooks):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the peaks to the logs."""
         self._note_peak()
-        plans = [plan for first in self.plans for plan in (first, *first.others)]
+        plans = self._device_plans()
         if logs is None or not plans:
             return
         if self._peak:
@@ -192,9 +176,9 @@ class MemoryBudget(_Hooks):
 
     def _made(self, kind: str) -> _Steps:
         model, options = self.model, dict(self._options)
-        if options["device"] is None:
+        if options.get("device") is None:
             options["device"] = _replica_devices(model)
-        if options["techniques"] is None and "train" in self._undo:
+        if options.get("techniques") is None and "train" in self._undo:
             # What this placed would go home after each evaluation, and training be planned anew.
             options["techniques"] = [name for name in TECHNIQUES if name != "place"]
         return _Steps(
@@ -259,7 +243,10 @@ class MemoryBudget(_Hooks):
                 measure.reset_peak(device)
 
     def _scarce(self) -> set[str]:
-        return {plan.device for first in self.plans for plan in (first, *first.others)}
+        return {plan.device for plan in self._device_plans()}
+
+    def _device_plans(self) -> list[Plan]:
+        return [plan for first in self.plans for plan in (first, *first.others)]
 
 
 @dataclass
@@ -301,9 +288,9 @@ class _Steps:
         assert self.optimized is not None
         try:
             batch = tf.nest.map_structure(_without_optional, batch)
-            self.optimized.get_concrete_function(batch)
-            if len(self.plans) != self._known:
-                self._known = len(self.plans)
+            count = self.optimized.prepare(batch)
+            if count != self._known:
+                self._known = count
                 self.prepared()
             return self.optimized(batch)
         except BaseException:

@@ -194,7 +194,7 @@ def claim_memory(device: str | None = None) -> None:
         with tf.device(name):
             tf.raw_ops.Empty(shape=[limit - UNCLAIMED], dtype=tf.uint8)
         _claimed.add(name)
-    tf.config.experimental.reset_memory_stats(devices.short_name(name))
+    reset_peak(name)
 
 
 UNCLAIMED = 4 * MIB

@@ -29,13 +29,13 @@ class Options:
 
 def checked_options(
     *,
-    budget: int | str | None,
-    device: str | Sequence[str] | None,
-    host: str | Sequence[str] | None,
-    techniques: Iterable[str] | None,
-    max_slowdown: float | None,
-    strategy: Strategy | None,
-    profile: str,
+    budget: int | str | None = None,
+    device: str | Sequence[str] | None = None,
+    host: str | Sequence[str] | None = None,
+    techniques: Iterable[str] | None = None,
+    max_slowdown: float | None = None,
+    strategy: Strategy | None = None,
+    profile: str = "auto",
 ) -> Options:
     """The options, in one form whichever way they were written.
 

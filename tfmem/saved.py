@@ -136,7 +136,7 @@ def rewritten(
     made = {}
     for name, inputs in examples.items():
         optimized = optimize(positional(saved.signature(name)), **options)
-        optimized.plan(*inputs.values())
+        optimized.prepare(*inputs.values())
         made[name] = optimized
     return made
 

@@ -69,15 +69,12 @@ def simulate(graph: Graph, costs: Costs, plan: Plan) -> Simulation:
     Raises:
       Error: the plan does not fit the graph (see `program.program`).
     """
-    steps = program(graph, plan)
-    clocks = _clocks(steps, costs)
-    held = clocks.held
-    lifetimes = liveness.lifetimes(steps, costs.granularity, held)
+    steps, clocks, lifetimes = _replayed(graph, costs, plan)
     timeline = lifetimes.timeline() + _workspace(steps, costs)
     peak = int(timeline.argmax())
     bound = int(timeline[peak])
     if plan.window > 1:
-        loose = liveness.lifetimes(steps, costs.granularity, held, plan.window)
+        loose = liveness.lifetimes(steps, costs.granularity, clocks.held, plan.window)
         bound = max(bound, int(_window_timeline(loose, costs, plan.window).max()))
     return Simulation(
         peak_bytes=int(timeline[peak]),
@@ -135,9 +132,7 @@ class Trace:
 
 def trace(graph: Graph, costs: Costs, plan: Plan) -> Trace:
     """What `simulate` sums up, with every node, buffer and copy."""
-    steps = program(graph, plan)
-    clocks = _clocks(steps, costs)
-    lifetimes = liveness.lifetimes(steps, costs.granularity, clocks.held)
+    steps, clocks, lifetimes = _replayed(graph, costs, plan)
     seconds = [costs.seconds.get(name, 0.0) for name in steps.graph.priced]
     ends = [clocks.ends[node] for node in steps.order]
     here = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
@@ -187,13 +182,20 @@ def allocate(
       limit: hard limit of the allocator in bytes, claimed at once; None if it may grow.
       count: processes in which it is replayed, fewer for large graphs. More never show less.
     """
-    steps = program(graph, plan)
-    held = _clocks(steps, costs).held
-    lifetimes = liveness.lifetimes(steps, costs.granularity, held)
+    steps, _, lifetimes = _replayed(graph, costs, plan)
     rounds = _EVENTS // max(1, len(steps.order))
     pools = processes(lifetimes, limit, min(count, max(1, rounds)))
     rounds = max(_LEAST_STEPS, min(_MOST_STEPS, rounds))
     return replay(lifetimes, *scratch(steps, costs), pools, rounds)
+
+
+def _replayed(
+    graph: Graph, costs: Costs, plan: Plan
+) -> tuple[Program, _Clocks, liveness.Lifetimes]:
+    """A plan applied to a graph: its steps, when they end, and how long buffers live."""
+    steps = program(graph, plan)
+    clocks = _clocks(steps, costs)
+    return steps, clocks, liveness.lifetimes(steps, costs.granularity, clocks.held)
 
 
 def _workspace(steps: Program, costs: Costs) -> Array:

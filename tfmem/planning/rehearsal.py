@@ -234,8 +234,7 @@ class Rehearsal:
         while i < len(uses) and uses[i] <= self.position:
             i += 1
         self.next[root] = i
-        if self.here[root] and not self.locked[root]:
-            self._offer(root)
+        self._offer_again(root)
 
     def _due(self, root: int) -> float:
         """When a storage is needed next, by the clock of the order without repetitions."""
@@ -513,8 +512,7 @@ class Rehearsal:
         )
         self.born[root] = -1
         self.here[root] = True
-        if not self.locked[root]:
-            self._offer(root)
+        self._offer_again(root)
 
     def _settle(self, root: int) -> None:
         """A clone that read a storage has run: does anything else that is gone need it?"""
