@@ -141,7 +141,7 @@ def _planned(
     if request.budget is not None and before.keeps(request):
         reason = f"the original's peak of {format_bytes(before.peak_bytes)} is within the budget"
         return _unchanged(before, request, reason)
-    errors = []
+    errors, tried = [], []
     for share in _SHARES if bodies and request.budget else (1.0,):
         room: dict[str, int | None] = dict.fromkeys(bodies)
         if request.budget is not None and bodies:
@@ -149,6 +149,9 @@ def _planned(
             room = {name: int(free[name] * share) for name in bodies if name in free}
         planned = plan_bodies(graph, costs, bodies, room, inner.plan)
         charged = charge(graph, costs, bodies, planned, request.device)
+        if charged in tried:
+            continue
+        tried.append(charged)
         try:
             found = _chosen(graph, charged, request, before, inner.observe)
         except BudgetError as error:
@@ -212,7 +215,7 @@ def _chosen(
     if request.budget is None:
         best = next(spaces).free_candidate
     else:
-        best = _fastest(spaces, _policies(graph, costs, terms), request.budget)
+        best = _fastest(spaces, _policies(graph, costs, terms, calm), request.budget)
     best = _loosened(graph, costs, best, request, calm)
     return _checked(_decision(best, before, request), request, before)
 
@@ -255,8 +258,13 @@ def _fastest(spaces: Iterator[Setting], policies: list[Candidate], budget: int) 
             break
     if kept := _first(found, budget):
         return kept
-    for space in seen:
-        found += space.least()
+    # That with most on the host first, for it mostly reaches least; the others if they reach less.
+    below = UNLIMITED
+    for space in reversed(seen):
+        reached = list(space.least(below))
+        found += reached
+        bounds = (one.least_at_best for one in reached)
+        below = min([below, *(nbytes for has_holes, nbytes in bounds if not has_holes)])
     return _first(found, budget) or _least(found)
 
 
@@ -276,16 +284,16 @@ def _least(candidates: Iterable[Candidate]) -> Candidate:
     return best
 
 
-def _policies(graph: Graph, costs: Costs, terms: Terms) -> list[Candidate]:
+def _policies(graph: Graph, costs: Costs, terms: Terms, calm: tuple[str, ...]) -> list[Candidate]:
     """The published system's plans with ever more techniques, so that none of ours is behind it."""
     plans = []
-    for level in (("order", "swap"), ("order", "swap", "place")):
-        if terms.host and terms.techniques >= set(level):
-            techniques = frozenset(level)
+    ordered = Graph(tuple(graph.by_name[name] for name in calm), graph.outputs)
+    for level in (("swap",), ("swap", "place")):
+        if terms.host and terms.techniques >= {"order", *level}:
             plan = TensorFlowMem().decide(
-                graph, costs, device=terms.device, host=terms.host, techniques=techniques
+                ordered, costs, device=terms.device, host=terms.host, techniques=frozenset(level)
             )
-            plans.append(candidate(graph, costs, plan, terms.limit))
+            plans.append(candidate(graph, costs, replace(plan, order=calm), terms.limit))
     return plans
 
 

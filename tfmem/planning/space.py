@@ -171,6 +171,7 @@ class Setting:
         self.stage = Stage(form, costs, on_device, absent)
         self.free = rehearse(self.stage, UNLIMITED, Knobs())
         self.made: dict[int, Candidate | None] = {}
+        self.hopeless: dict[float, int] = {}  # the largest limit that each factor failed at
 
     @property
     def free_candidate(self) -> Candidate:
@@ -199,9 +200,15 @@ class Setting:
                 if not looks:
                     return
 
-    def least(self) -> Iterator[Candidate]:
-        """Plans on the way to the least limit that can be kept."""
+    def least(self, below: int = UNLIMITED) -> Iterator[Candidate]:
+        """Plans on the way to the least limit that can be kept; none if it is above `below`."""
         kept, lost = -1, _LIMITS
+        if below < self.free.peak_bytes:
+            made = self.at(below)
+            if made is None:
+                return
+            yield made
+            kept = sum(self.limit(number) > below for number in range(_LIMITS)) - 1
         while lost - kept > 1:
             middle = (kept + lost) // 2
             made = self.at(self.limit(middle))
@@ -236,6 +243,8 @@ class Setting:
         """The fastest schedule found for each factor on the seconds of copies."""
         best = []
         for factor in self._swap_factors():
+            if limit <= self.hopeless.get(factor, -1):
+                continue
             made = []
             for knobs in self._knobs(factor):
                 try:
@@ -244,6 +253,8 @@ class Setting:
                     continue
             if made:
                 best.append(min(made, key=lambda one: one.seconds))
+            else:
+                self.hopeless[factor] = limit
         return best
 
     def _swap_factors(self) -> tuple[float, ...]:
