@@ -10,7 +10,7 @@ demo: $(READY)
 	$(RUN) -m models.demo
 
 test: $(READY)
-	$(RUN) -m pytest -q -n 2 --dist loadfile
+	$(RUN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 results: $(READY)
 	$(RUN) -m models.bench all

@@ -125,7 +125,7 @@ def compare(setting: Setting, modes: list[str], rounds: int) -> list[tuple[Row, 
                 rows[place].append(_budgeted(one, most, run))
                 if save and Path(save).exists():
                     differences[place] = difference(files[0], save)
-    return list(zip(map(_median, rows), differences, strict=True))
+    return list(zip(map(results.median, rows), differences, strict=True))
 
 
 def _budgeted(setting: Setting, most: int | None, run: Callable[[Setting], Row]) -> Row:
@@ -174,13 +174,6 @@ def relative_difference(before: Any, after: Any) -> float:
         return math.inf
     largest_value = max(float(np.abs(before).max(initial=0.0)), 1e-30)
     return float(np.abs(before - after).max(initial=0.0)) / largest_value
-
-
-def _median(rows: list[Row]) -> Row:
-    seconds = [row.step_seconds for row in rows if row.step_seconds is not None]
-    return dataclasses.replace(
-        rows[0], step_seconds=statistics.median(seconds) if seconds else None
-    )
 
 
 def record(row: Row) -> Row:

@@ -64,17 +64,30 @@ def frontier(
     yield Point(last.limit_bytes, last, compare(plain, last))
 
 
-def lowest(setting: Setting, least: float, most: float, run: Callable[[Setting], Row]) -> Row:
-    """The row of the least budget that the planner accepts under a hard limit of the same size.
+def within(setting: Setting, budget: float) -> Setting:
+    """The setting with a budget and a hard limit of that size, in whole MiB."""
+    nbytes = -int(-budget // 2**20) * 2**20
+    return dataclasses.replace(setting, budget=nbytes, limit=nbytes)
+
+
+def lowest(
+    setting: Setting,
+    least: float,
+    most: float,
+    run: Callable[[Setting], Row],
+    limited: Callable[[Setting, float], Setting] = within,
+) -> Row:
+    """The row of the least budget that the planner accepts under a hard limit.
 
     Args:
       setting: what is planned.
       least: the least peak that is reachable without a limit.
       most: where to stop.
       run: trains a setting in a process of its own.
+      limited: gives a setting a budget and a limit.
     """
     least *= _RISE
-    row = run(within(setting, least))
+    row = run(limited(setting, least))
     while least < most:
         if _has_no_room(setting, row):
             setting = dataclasses.replace(setting, starts_on_host=True)
@@ -82,7 +95,7 @@ def lowest(setting: Setting, least: float, most: float, run: Callable[[Setting],
             least = max(_RISE * least, row.least_bytes)
         else:
             break
-        row = run(within(setting, least))
+        row = run(limited(setting, least))
     return row
 
 
@@ -99,12 +112,6 @@ def _has_no_room(setting: Setting, row: Row) -> bool:
     was_planned = row.predicted_peak_bytes is not None or row.least_bytes is not None
     could_go = setting.host_process and not setting.starts_on_host
     return could_go and not was_planned and not row.has_trained
-
-
-def within(setting: Setting, budget: float) -> Setting:
-    """The setting with a budget and a hard limit of that size, in whole MiB."""
-    nbytes = -int(-budget // 2**20) * 2**20
-    return dataclasses.replace(setting, budget=nbytes, limit=nbytes)
 
 
 def frontier_table(points: list[Point]) -> str:

@@ -139,6 +139,7 @@ class Setting:
       report: path of a file that takes the report of a planned run, a page if it ends in .html and
         JSON otherwise.
       log: path of a file that takes a line about each step; "" for none.
+      turn: which of several equal runs this is.
     """
 
     model: str
@@ -154,6 +155,7 @@ class Setting:
     save: str = ""
     report: str = ""
     log: str = ""
+    turn: int = 0
 
     def in_mode(
         self, mode: str, changes: dict[str, Any] | None = None, starts_on_host: bool = False

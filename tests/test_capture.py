@@ -230,6 +230,8 @@ def test_lines_of_user_code():
     captured = captured_from(CASES["variables"]().function, matrix(0, 4, 16))
     assert "functions.py:" in captured.source(only(captured, "Relu").name)
     assert captured.source("no such node") == ""
+    names = {captured.source(name) for name in captured.variables}
+    assert names == {f"variable {variable.name}" for variable in captured.variables.values()}
 
 
 def test_grappler_has_run_and_calls_are_inlined():

@@ -23,18 +23,22 @@ from tests.graphs import (
     unet,
 )
 from tests.optimum import least_seconds
-from tfmem.costs import Costs
+from tfmem.bodies import Body
+from tfmem.costs import Costs, static_costs
 from tfmem.entry import passes_of
 from tfmem.errors import BudgetError
 from tfmem.ir import Graph
 from tfmem.ops import facts_of
 from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
+from tfmem.planning.rehearsal import Knobs, Schedule, rehearse
 from tfmem.planning.search import Decision, Request, choose
 from tfmem.planning.space import Terms, calm_order
 from tfmem.planning.space import settings as space_settings
+from tfmem.planning.stage import Stage
 from tfmem.planning.strategy import TECHNIQUES
 from tfmem.simulate import allocate, simulate
+from tfmem.text import parse
 
 RECOMPUTE = frozenset({"order", "recompute"})
 
@@ -135,6 +139,59 @@ def test_the_least_peak_that_is_named_can_be_had(graph: Graph) -> None:
         plan(graph, 1)
     assert told.value.least_bytes is not None
     assert plan(graph, told.value.least_bytes).plan.peak_bytes == told.value.least_bytes
+
+
+def test_a_setting_that_reaches_no_less_is_not_searched() -> None:
+    graph = training_chain(24, 4096)
+    costs, terms = costs_of(graph), Terms(DEVICE, "", RECOMPUTE)
+    (setting,) = space_settings(graph, costs, terms, calm_order(graph, costs, terms))
+    assert not list(setting.least(below=setting.stage.fixed_bytes))
+    assert len(setting.made) == 1
+    least = min(one.simulation.peak_bytes for one in setting.least())
+    assert least < setting.free.peak_bytes
+    bounded = [one.simulation.peak_bytes for one in setting.least(below=2 * least)]
+    assert max(bounded) <= 2 * least
+    assert min(bounded) == least
+
+
+def test_what_a_limit_rules_out_is_not_tried_below_it() -> None:
+    outcomes: dict[tuple[int, float], dict[int, bool]] = {}
+
+    def watched(stage: Stage, limit: int, knobs: Knobs) -> Schedule:
+        tried = outcomes.setdefault((id(stage), knobs.swap), {})
+        assert all(known or limit >= other for other, known in tried.items())
+        tried.setdefault(limit, False)
+        made = rehearse(stage, limit, knobs)
+        tried[limit] = True
+        return made
+
+    graph = unet(8, 1 << 16)
+    with mock.patch("tfmem.planning.space.rehearse", watched), pytest.raises(BudgetError):
+        plan(graph, 1, host=HOST, techniques=frozenset(TECHNIQUES))
+    assert any(not all(tried.values()) for tried in outcomes.values())
+
+
+def test_a_graph_is_searched_once_for_bodies_that_cost_the_same() -> None:
+    """What a body takes that has one order only does not depend on what is left free for it."""
+    graph = parse("""
+        x = _Arg() [1024] @cpu
+        a = MatMul(x:0, x:0) [2048] @cpu
+        c = If(a:0, x:0) [1024] @cpu
+        return c:0""")
+    body = parse("""
+        x = _Arg() [1024] @cpu
+        h = MatMul(x:0) [4096] @cpu
+        y = MatMul(h:0) [1024] @cpu
+        return y:0""")
+    bodies = {"c": (Body(body),)}
+    costs = static_costs(graph, flops={}, bodies=bodies, device=DEVICE)
+    request = Request(DEVICE, "", 1, RECOMPUTE)
+    with (
+        mock.patch("tfmem.planning.search.calm_order", wraps=calm_order) as searched,
+        pytest.raises(BudgetError),
+    ):
+        choose(graph, costs, request, bodies=bodies)
+    assert [call.args[0] for call in searched.call_args_list].count(graph) == 1
 
 
 def test_a_chain_of_64_layers_takes_a_quarter_for_a_third_more_time() -> None:

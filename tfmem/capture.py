@@ -104,7 +104,12 @@ class Captured:
         )
 
     def source(self, node: str) -> str:
-        """The line of user code that made a large node, as ``file:line``; "" if not known."""
+        """Which variable a node is, or the line of user code that made it, as ``file:line``.
+
+        Lines are known of large nodes only; "" where nothing is known.
+        """
+        if node in self.variables:
+            return f"variable {self.variables[node].name}"
         return self.sources.get(node, "")
 
 

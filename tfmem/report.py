@@ -26,7 +26,8 @@ class Alive:
       value: which output of which node.
       op: the node's op type.
       nbytes: its size as allocated.
-      source: line of user code that made it, ``file:line``; "" where it is not known.
+      source: line of user code that made it, ``file:line``, or which variable it is; "" where
+        neither is known.
     """
 
     value: Value
@@ -41,7 +42,8 @@ class Origin:
 
     Attributes:
       op: its op type.
-      source: line of user code that made it, ``file:line``; "" where it is not known.
+      source: line of user code that made it, ``file:line``, or which variable it is; "" where
+        neither is known.
     """
 
     op: str
