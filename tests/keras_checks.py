@@ -228,7 +228,7 @@ CASES = {
     "early stop": Case(functional, stopped_early, epochs=({"epochs": 5},)),
     # XLA fuses, and makes other random numbers: none are made here.
     "jit_compile": Case(lambda keras: sequential(keras, jit_compile=True), tolerance=1e-4),
-    "MirroredStrategy": Case(mirrored, room=1.5),
+    "MirroredStrategy": Case(mirrored, room=1.05),
 }
 
 
