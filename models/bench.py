@@ -132,10 +132,9 @@ def _budgeted(setting: Setting, most: int | None, run: Callable[[Setting], Row])
     """Runs a setting; a planned mode without a budget gets one from the peak without a plan."""
     if setting.mode not in PLANNED or setting.budget or setting.limit or not most:
         return run(setting)
-    row = run(dataclasses.replace(setting, budget=int(results.QUARTER * most)))
-    if row.least_bytes is None:
-        return row
-    return run(dataclasses.replace(setting, budget=int(results.ABOVE_LEAST * row.least_bytes)))
+    return results.reached(
+        setting, most, run, lambda one, budget: dataclasses.replace(one, budget=int(budget))
+    )
 
 
 class Runs:

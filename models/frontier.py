@@ -19,6 +19,10 @@ _RISE = 1.1
 that the least peak itself is never enough."""
 
 
+Limited = Callable[[Setting, float], Setting]
+"""Gives a setting a budget in bytes, and a hard limit if it is to have one."""
+
+
 @dataclass(frozen=True)
 class Point:
     """One budget.
@@ -75,7 +79,7 @@ def lowest(
     least: float,
     most: float,
     run: Callable[[Setting], Row],
-    limited: Callable[[Setting, float], Setting] = within,
+    limited: Limited = within,
 ) -> Row:
     """The row of the least budget that the planner accepts under a hard limit.
 

@@ -25,7 +25,7 @@ from models.book import Book
 from models.capacity import capacity
 from models.charts import draw_rows
 from models.comparators import COMPARATORS
-from models.frontier import lowest, started, within
+from models.frontier import Limited, lowest, started, within
 from models.table import markdown, show_bytes, show_count, show_difference, show_seconds
 from models.train import Row, Setting
 
@@ -38,10 +38,10 @@ _PLAIN, _KERAS = "plain TensorFlow", "plain TensorFlow, layers of Keras 3"
 _POLICY = "TensorFlowMem's policy"
 _ORDER = f"{_POLICY}: order"
 _STEPS = 6
-QUARTER = 0.25
+_QUARTER = 0.25
 """Part of plain TensorFlow's peak that the planner is asked to keep."""
 
-ABOVE_LEAST = 1.05
+_ABOVE_LEAST = 1.05
 """The budget over the least reachable peak, where a quarter is below that."""
 
 _ROOM = 1.25
@@ -104,7 +104,7 @@ def _variants(model: str, run: Run) -> dict[str, Row]:
     if most is None:
         return rows
     recomputed = dataclasses.replace(setting, mode="recompute")
-    rows[f"tfmem, order and recomputation, {_SHARE}"] = _reached(recomputed, most, run)
+    rows[f"tfmem, order and recomputation, {_SHARE}"] = reached(recomputed, most, run, _roomy)
     ours = setting.in_mode("tfmem")
     refused = run(dataclasses.replace(ours, budget=1))
     if refused.least_bytes is None:
@@ -117,18 +117,25 @@ def _variants(model: str, run: Run) -> dict[str, Row]:
         other = dataclasses.replace(setting, mode=row.mode)
         known = max(row.measured_peak_bytes or 0, least.limit_bytes or 0)
         rows[name], rows[_SAME] = _in_turn(other, within(ours, known), run)
-    budget = max(QUARTER * most, ABOVE_LEAST * refused.least_bytes)
+    budget = max(_QUARTER * most, _ABOVE_LEAST * refused.least_bytes)
     rows[_PLAIN], rows[f"tfmem, {_SHARE}"] = _in_turn(setting, _roomy(ours, budget), run)
     rows["tfmem, least budget"] = least
     return rows
 
 
-def _reached(setting: Setting, most: int, run: Run) -> Row:
-    """The row of a quarter of a peak; if that is refused, of the least that is accepted."""
-    row = run(_roomy(setting, QUARTER * most))
+def reached(setting: Setting, most: int, run: Run, limited: Limited) -> Row:
+    """The row of a quarter of a peak; if that is refused, of the least that is accepted.
+
+    Args:
+      setting: what is planned.
+      most: the peak in bytes.
+      run: trains a setting in a process of its own.
+      limited: gives a setting a budget, and a limit if it is to have one.
+    """
+    row = run(limited(setting, _QUARTER * most))
     if row.least_bytes is None:
         return row
-    return run(_roomy(setting, ABOVE_LEAST * row.least_bytes))
+    return run(limited(setting, _ABOVE_LEAST * row.least_bytes))
 
 
 def _in_turn(one: Setting, other: Setting, run: Run) -> list[Row]:

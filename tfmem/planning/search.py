@@ -286,10 +286,12 @@ def _least(candidates: Iterable[Candidate]) -> Candidate:
 
 def _policies(graph: Graph, costs: Costs, terms: Terms, calm: tuple[str, ...]) -> list[Candidate]:
     """The published system's plans with ever more techniques, so that none of ours is behind it."""
+    if not terms.host:
+        return []
     plans = []
     ordered = Graph(tuple(graph.by_name[name] for name in calm), graph.outputs)
     for level in (("swap",), ("swap", "place")):
-        if terms.host and terms.techniques >= {"order", *level}:
+        if terms.techniques >= {"order", *level}:
             plan = TensorFlowMem().decide(
                 ordered, costs, device=terms.device, host=terms.host, techniques=frozenset(level)
             )
