@@ -288,13 +288,15 @@ def trained(
 def planned(keras: Any, case: Case, folder: Path, model: Any) -> Any:
     """The callback with a budget a little above the least, which a refused `fit` tells."""
     techniques = ("order", "recompute")
+    refused = tfmem.keras.MemoryBudget(1, techniques=techniques)
     try:
-        refused = tfmem.keras.MemoryBudget(1, techniques=techniques)
         fitted(keras, case, folder, model, {"epochs": 1}, refused)
     except tfmem.BudgetError as error:
         budget = int(case.room * error.least_bytes) + _DATA_BYTES
-        return tfmem.keras.MemoryBudget(budget, techniques=techniques, **case.options)
-    raise AssertionError("a budget of one byte was accepted")
+    else:
+        raise AssertionError("a budget of one byte was accepted")
+    gc.collect()  # the error's frames hold the data of the fit that it ended
+    return tfmem.keras.MemoryBudget(budget, techniques=techniques, **case.options)
 
 
 def fitted(

@@ -4,12 +4,16 @@ A file holds a sentence of a title, the graph before, and what the passes made o
 deliberate change run ``pytest tests/test_passes.py --update-golden`` and read the difference.
 """
 
+import random
 from pathlib import Path
 
+import networkx as nx
 import pytest
+from hypothesis import given, strategies
 
-from tfmem.errors import RewriteError
-from tfmem.ir import Graph, Value
+from tfmem.errors import RewriteError, UnsupportedFunctionError
+from tfmem.ir import Graph, Node, Value
+from tfmem.passes.align import Align
 from tfmem.passes.linearise import Linearise
 from tfmem.passes.place import Place
 from tfmem.passes.prune import Prune
@@ -23,6 +27,7 @@ from tfmem.text import parse
 GOLDEN = Path(__file__).parent / "golden"
 
 PASSES = {
+    "align": [Align()],
     "prune": [Prune()],
     "recompute": [
         Recompute((Recomputation("a", ("b/again1",)), Recomputation("b", ("z",)))),
@@ -147,3 +152,78 @@ def test_equal_control_inputs_of_nodes_that_onednn_merges_are_refused() -> None:
     verify_rewrite(equal, equal)  # as it was captured
     with pytest.raises(RewriteError, match="oneDNN would merge"):
         verify_rewrite(before, equal)
+
+
+ONE, TWO = "one", "two"
+
+
+def replicas(dice: random.Random) -> Graph:
+    """Two devices with the same collectives, and values that cross between them now and then."""
+    made: dict[str, list[Node]] = {ONE: [Node("x", "_Arg", nbytes=(64,), device=ONE)], TWO: []}
+    nodes = list(made[ONE])
+    for stage in range(dice.randrange(1, 4)):
+        for device in made:
+            for number in range(dice.randrange(1, 6)):
+                near = [n for n in (made[device] or nodes) if not n.is_input] or nodes
+                read = dice.choice(nodes if dice.random() < 0.2 else near)
+                name = f"{device}{stage}.{number}"
+                node = Node(name, "Relu", (Value(read.name),), nbytes=(64,), device=device)
+                made[device].append(node)
+                nodes.append(node)
+        for device in made:
+            read = dice.choice(made[device])
+            name = f"{device}.reduce{stage}"
+            after = tuple(n.name for n in made[device] if n.op == "CollectiveReduceV2")
+            node = Node(
+                name, "CollectiveReduceV2", (Value(read.name),), after, nbytes=(64,), device=device
+            )
+            made[device].append(node)
+            nodes.append(node)
+    return Graph(tuple(nodes), tuple(Value(found[-1].name) for found in made.values()))
+
+
+def edges(graph: Graph) -> nx.DiGraph:
+    """What waits for what, where the parts of a collective are one node."""
+
+    def together(name: str) -> str:
+        return name.partition(".")[2] if ".reduce" in name else name
+
+    result = nx.DiGraph()
+    for node in graph.nodes:
+        result.add_node(together(node.name))
+        result.add_edges_from((together(n), together(node.name)) for n in node.predecessors)
+    return result
+
+
+def shuffled(graph: Graph, dice: random.Random) -> tuple[str, ...]:
+    waiting = nx.DiGraph()
+    for node in graph.nodes:
+        waiting.add_node(node.name)
+        waiting.add_edges_from((name, node.name) for name in node.predecessors)
+    return tuple(nx.lexicographical_topological_sort(waiting, lambda name: dice.random()))
+
+
+@given(strategies.integers(0, 2**32))
+def test_no_order_of_one_device_holds_up_a_collective_of_several(seed: int) -> None:
+    dice = random.Random(seed)
+    graph = replicas(dice)
+    if not nx.is_directed_acyclic_graph(edges(graph)):
+        with pytest.raises(UnsupportedFunctionError, match="one sequence"):
+            Align()(graph)
+        return
+    for device in (ONE, TWO):
+        graph = Align()(graph)
+        graph = run_passes(graph, [Reorder(shuffled(graph, dice)), Linearise(device)])
+    assert nx.is_directed_acyclic_graph(edges(graph))
+
+
+def test_collectives_that_cannot_be_matched_are_refused() -> None:
+    graph = parse("""
+        x = _Arg() [64] @one
+        a = CollectiveReduceV2(x:0) [64] @one
+        b = CollectiveReduceV2(x:0) [64] @two
+        c = CollectiveReduceV2(b:0) [64] @two
+        return a:0, c:0
+    """)
+    with pytest.raises(UnsupportedFunctionError, match="1 on one, 2 on two"):
+        Align()(graph)

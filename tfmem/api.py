@@ -33,6 +33,7 @@ from tfmem.entry import (
 from tfmem.errors import Error
 from tfmem.ir import Graph
 from tfmem.options import Options, checked_options
+from tfmem.passes.align import Align
 from tfmem.passes.prune import Prune
 from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
@@ -274,7 +275,7 @@ class Optimized:
         """What fills the memory of the original, and what budgets would cost; see `explain`."""
         requests = requests_of(self._options)
         captured = self._capture(requests, args, kwargs)
-        graph = Prune()(captured.graph)
+        graph = run_passes(captured.graph, (Prune(), Align()))
         reports = [self._explained(captured, graph, request) for request in requests]
         return replace(reports[0], others=tuple(reports[1:]))
 
@@ -369,10 +370,11 @@ class Optimized:
         requests = requests_of(self._options)
         captured = self._capture(requests, args, kwargs)
         stages: list[Stage] = []
-        graph, tracing = Prune()(captured.graph), None
+        graph, tracing = run_passes(captured.graph, (Prune(), Align())), None
         for request in requests:
             if stages:
-                graph = run_passes(graph, passes_of(stages[-1].decision.plan), observe)
+                done = passes_of(stages[-1].decision.plan)
+                graph = run_passes(graph, (*done, Align()), observe)
             request = replace(request, beside=bytes_beside(captured, request))
             stage, tracing = self._stage(captured, graph, request)
             check_host_memory(stage.decision.plan)

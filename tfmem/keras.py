@@ -384,7 +384,9 @@ def _steps_per_execution(model: Any) -> int:
     size = getattr(model, "_steps_per_execution", None)
     if size is None:
         size = getattr(model, "steps_per_execution", None)
-    return int(size) if size is not None else 1
+    if size is None:
+        return 1
+    return int(model.distribute_strategy.experimental_local_results(size)[0])
 
 
 def _replica_devices(model: Any) -> list[str] | None:

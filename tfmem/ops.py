@@ -34,6 +34,7 @@ class Facts:
         (`EnsureSparseVariableAccess` in TensorFlow).
       is_shape_only: it reads the shape of its inputs, not their contents.
       is_light: elementwise, a reduction or a change of shape: cheap wherever its inputs are.
+      is_collective: it ends only when its parts on other devices have begun.
     """
 
     is_stateful: bool = False
@@ -47,6 +48,7 @@ class Facts:
     is_sparse: bool = False
     is_shape_only: bool = False
     is_light: bool = False
+    is_collective: bool = False
 
 
 UNKNOWN = Facts(is_stateful=True)
@@ -215,6 +217,13 @@ _SPARSE_UPDATES = {
     (0, 1, 2, 3): "ResourceSparseApplyCenteredRMSProp",
 }
 
+_COLLECTIVE = """
+    CollectiveReduce CollectiveReduceV2 CollectiveReduceV3 CollectiveReduceScatterV2
+    CollectiveGather CollectiveGatherV2 CollectiveBcastSend CollectiveBcastSendV2
+    CollectiveBcastRecv CollectiveBcastRecvV2 CollectiveAllToAllV2 CollectiveAllToAllV3
+    CollectivePermute CollectiveInitializeCommunicator NcclAllReduce
+"""
+
 
 def _group(names: str | Iterable[str], facts: Facts) -> dict[str, Facts]:
     return dict.fromkeys(names.split() if isinstance(names, str) else names, facts)
@@ -241,6 +250,7 @@ TABLE: dict[str, Facts] = {
     **_group(_RANDOM, Facts(is_stateful=True, is_random=True)),
     **_updates(_UPDATES, is_sparse=False),
     **_updates(_SPARSE_UPDATES, is_sparse=True),
+    **_group(_COLLECTIVE, Facts(is_stateful=True, is_collective=True)),
     "CheckNumerics": Facts(is_stateful=True, shares=0, is_light=True),
     "StatelessRandomGetAlg": Facts(is_stateful=True),
     "ReadVariableOp": Facts(is_stateful=True, shares=0, reads=0),
