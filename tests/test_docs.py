@@ -32,6 +32,18 @@ def test_the_tutorial_runs(tmp_path: Path) -> None:
     assert "least reachable peak" in done.stdout
 
 
+def test_every_message_in_troubleshooting_is_one_that_tfmem_gives() -> None:
+    code = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("tfmem/**/*.py"))
+    said = re.sub(r'"\s*\n\s*f?"', "", code)  # texts that stand on several lines
+    text = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    titles = "\n".join(line for line in text.splitlines() if line.startswith("**"))
+    messages = re.findall(r"\*\*(.+?)\*\*", titles)
+    assert len(messages) > 30
+    for message in messages:
+        for part in message.split("..."):
+            assert part.strip(" ,;") in said, message
+
+
 def test_a_wheel_is_whole_where_nothing_else_of_the_repository_is(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path)]
     subprocess.run([*build, str(ROOT)], check=True, cwd=tmp_path)

@@ -119,3 +119,12 @@ def test_slots_made_while_tracing_are_on_the_host(made):
         assert len(slots) >= 2
         assert all(slots)
     assert made["keras_moved"] == [False]
+
+
+def test_variables_that_share_a_buffer_get_one_each_where_there_is_room() -> None:
+    facts = run("shared", 200)
+    before, after, updated = facts["bytes"]
+    assert before == pytest.approx((16 + 128) * MIB, abs=MIB)
+    assert after == pytest.approx((32 + 128) * MIB, abs=MIB)
+    assert updated == pytest.approx(after, abs=MIB)
+    assert facts["values"] == [True, 32 * MIB]

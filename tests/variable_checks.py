@@ -124,6 +124,25 @@ def all_or_nothing() -> dict[str, Any]:
     return facts
 
 
+def shared() -> dict[str, Any]:
+    """Variables that began with one buffer, one of which has no room for a second."""
+    import tensorflow as tf
+
+    begin = tf.random.stateless_normal([4 * MIB], seed=[1, 2])
+    pair = [tf.Variable(begin), tf.Variable(begin)]
+    expected = begin.numpy()
+    del begin
+    large = tf.Variable(tf.ones([32 * MIB]))
+    before = used()
+    variables.unshare([*pair, large], devices.full_name("CPU:0"))
+    after = used()
+    pair[0].assign_add(tf.ones([4 * MIB]))
+    return {
+        "bytes": [before, after, used()],
+        "values": [bool((pair[1].numpy() == expected).all()), float(tf.reduce_sum(large))],
+    }
+
+
 def kept(several: list[Any]) -> bool:
     """Whether all variables are here with the values they were made with."""
     return all(

@@ -375,6 +375,7 @@ class Optimized:
             if stages:
                 done = passes_of(stages[-1].decision.plan)
                 graph = run_passes(graph, (*done, Align()), observe)
+            variables.unshare(captured.variables.values(), request.device)
             request = replace(request, beside=bytes_beside(captured, request))
             stage, tracing = self._stage(captured, graph, request)
             check_host_memory(stage.decision.plan)

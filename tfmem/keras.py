@@ -125,9 +125,9 @@ class MemoryBudget(_Hooks):
     def on_train_begin(self, logs: Any = None) -> None:
         """Puts the planned step in the place of the model's train function."""
         self._give_back()
-        self._steps.clear()
         self._peak = 0
         self._begin("train")
+        self._reset_peak()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Gives the model back as it was."""
@@ -168,11 +168,15 @@ class MemoryBudget(_Hooks):
         if not self._planned[kind]:
             return
         self._check()
-        if kind not in self._steps or "train" not in self._undo:
+        if kind not in self._steps or self._steps[kind].occasion != self._occasion(kind):
             self._steps[kind] = self._made(kind)
         undo = self._undo[kind] = contextlib.ExitStack()
         undo.callback(self._restore_variables, kind)
         undo.enter_context(_changed(self.model, **{f"{kind}_function": self._steps[kind]}))
+
+    def _occasion(self, kind: str) -> tuple[Any, ...]:
+        """What a planned step is good for: compiling a model makes its functions anew."""
+        return self.model, getattr(self.model, f"{kind}_function"), "train" in self._undo
 
     def _made(self, kind: str) -> _Steps:
         model, options = self.model, dict(self._options)
@@ -182,6 +186,7 @@ class MemoryBudget(_Hooks):
             # What this placed would go home after each evaluation, and training be planned anew.
             options["techniques"] = [name for name in TECHNIQUES if name != "place"]
         return _Steps(
+            self._occasion(kind),
             _one_step(_library(model), model, kind),
             options,
             size=lambda: _steps_per_execution(model),
@@ -254,6 +259,7 @@ class _Steps:
     """Stands in for a model's function of an iterator: takes batches, runs the planned step.
 
     Attributes:
+      occasion: what it was made for.
       step: Keras's own, on one batch.
       options: of `optimize`.
       size: how many batches a call takes.
@@ -262,6 +268,7 @@ class _Steps:
       failed: called before an error leaves.
     """
 
+    occasion: tuple[Any, ...]
     step: Callable[[Any], Any]
     options: Mapping[str, Any]
     size: Callable[[], int]
@@ -305,9 +312,13 @@ def _traceable(step: Callable[[Any], Any], batches: Any) -> Any:
     """
     spec = getattr(batches, "element_spec", None)
     parts = tf.nest.flatten(spec)
-    if not parts or not all(isinstance(part, tf.TensorSpec) for part in parts):
-        return tf.function(step)
-    return tf.function(step, input_signature=[spec])
+    if parts and all(_is_there(part) for part in parts):
+        return tf.function(step, input_signature=[spec])
+    return tf.function(step)
+
+
+def _is_there(spec: Any) -> bool:
+    return isinstance(spec, tf.TypeSpec) and not isinstance(spec, tf.OptionalSpec)
 
 
 def _without_optional(item: Any) -> Any:

@@ -16,12 +16,12 @@ import contextlib
 import gc
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from types import FrameType
 from typing import Any
 
-from tfmem import devices
+from tfmem import devices, measure
 from tfmem import host as host_module
 from tfmem.errors import Error
 
@@ -89,6 +89,40 @@ def move_groups(groups: Mapping[str, Sequence[Any]]) -> None:
         raise explained from error.with_traceback(None)  # its frames hold what was copied
     if away:
         _exchange([variable for variable, _ in away.values()], twins)
+
+
+def unshare(variables: Iterable[Any], device: str) -> None:
+    """Gives each variable on a device a buffer of its own; values stay.
+
+    Variables that begin alike, such as the slots of an optimizer, may share one buffer, of which
+    TensorFlow makes a copy at the first update of each. That is in the middle of a step, so the
+    copies lie scattered for good and tensors no longer pack between them: six dense layers of
+    Keras 3 with Adam took 50.1 MiB a step where 44.8 do.
+
+    Nothing is done where the allocator keeps no statistics, nor for a variable that is not
+    initialised or so large that there might be no room for a second one.
+    """
+    import tensorflow as tf
+
+    limit = measure.device_limit(device)
+    for variable in variables:
+        if variable.device != device or not variable.dtype.is_numpy_compatible:
+            continue
+        try:
+            in_use, _ = measure.memory_info(device)
+        except Error:
+            return
+        nbytes = variable.shape.num_elements() * variable.dtype.size
+        if limit is not None and in_use + 2 * nbytes > limit:
+            continue
+        with (
+            tf.init_scope(),
+            tf.device(device),
+            contextlib.suppress(tf.errors.FailedPreconditionError),
+        ):
+            shared = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            own = tf.raw_ops.DeepCopy(x=shared)
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=own)
 
 
 def _plain(variable: Any) -> Any:

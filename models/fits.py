@@ -1,0 +1,163 @@
+"""The same `fit` with and without `MemoryBudget`, under a limit that ends the plain one.
+
+python -m models.fits --library=keras,tf_keras --rows=out/fits.jsonl
+
+For each kind of `fit` in `models.fit_cases` three processes: plain with plenty of memory, plain
+under a hard limit below its peak, and with the callback under that limit. Rows that the file of
+`--rows` has already are not run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+import tfmem.keras
+from models.fit_cases import CASES, Fitted, difference, fitted
+from models.table import markdown, show_bytes, show_difference
+from tfmem.limited import Outcome, run_limited
+
+flags.DEFINE_list("library", "keras,tf_keras", "Whose models.")
+flags.DEFINE_list("cases", None, "Kinds of fit, by name; all by default.")
+flags.DEFINE_string("rows", "out/fits.jsonl", "Where rows are kept.")
+
+_PLENTY = 4 * 2**30
+_TIMEOUT = 400.0
+_SHARES = (0.65, 0.5, 0.4, 0.3)
+"""Limits over the plain peak, tried from the first on until one ends the plain fit."""
+
+_SHARED = 0.95
+"""Part of a limit that the devices of one process share between them; holes take the rest."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was seen of a kind of `fit`.
+
+    Attributes:
+      library: ``keras`` or ``tf_keras``.
+      case: the kind's name.
+      plain_peak: bytes, with plenty of memory.
+      limit: bytes that the device had in the other two runs.
+      plain: what became of the plain fit under the limit: `tfmem.limited.Outcome.status`.
+      planned: what became of the fit with the callback.
+      planned_peak: bytes; None if it did not train.
+      difference: the largest relative one of any number of the history and of any weight.
+      is_equal: whether the difference is within the case's tolerance.
+      error: the planned fit's.
+    """
+
+    library: str
+    case: str
+    plain_peak: int
+    limit: int
+    plain: str
+    planned: str
+    planned_peak: int | None = None
+    difference: float | None = None
+    is_equal: bool = False
+    error: str = ""
+
+
+def train(library: str, name: str, is_planned: bool, budget: int | None, file: str) -> Any:
+    """In a process of its own: the history and the peak; the weights are left in a file."""
+    case = CASES[name]
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    devices = [tf.config.LogicalDeviceConfiguration()] * case.devices
+    tf.config.set_logical_device_configuration(cpu, devices)
+    keras = importlib.import_module(library)
+    callback = tfmem.keras.MemoryBudget(budget, **case.options) if is_planned else None
+    done = fitted(keras, case, callback)
+    np.savez(file, *done.weights)
+    return {
+        "history": done.history,
+        "peak": tf.config.experimental.get_memory_info("CPU:0")["peak"],
+        "is_planned": bool(callback) and not all(plan.is_noop for plan in callback.plans),
+    }
+
+
+def compared(library: str, name: str) -> Row:
+    """Runs a kind of `fit` in all three ways."""
+    case = CASES[name]
+    with tempfile.TemporaryDirectory() as folder:
+
+        def run(kind: str, limit: int) -> Outcome:
+            is_planned = kind == "planned"
+            budget = int(_SHARED * limit / case.devices) if case.devices > 1 else None
+            arguments = (library, name, is_planned, budget, f"{folder}/{kind}.npz")
+            return run_limited("models.fits:train", *arguments, limit_bytes=limit, timeout=_TIMEOUT)
+
+        def result(kind: str, outcome: Outcome) -> Fitted:
+            with np.load(f"{folder}/{kind}.npz") as weights:
+                return Fitted(None, list(weights.values()), outcome.result["history"])
+
+        free = run("free", _PLENTY)
+        if free.status != "ok":
+            raise RuntimeError(f"{library}, {name}: {free.error}\n{free.output}")
+        peak = free.result["peak"]
+        tried = (run("plain", int(share * peak)) for share in _SHARES)
+        plain = next((outcome for outcome in tried if outcome.status != "ok"), free)
+        planned = run("planned", plain.limit_bytes)
+        row = Row(library, name, peak, plain.limit_bytes, plain.status, planned.status)
+        if planned.status != "ok":
+            return dataclasses.replace(row, error=planned.error or planned.output[-1000:])
+        if not planned.result["is_planned"]:
+            return dataclasses.replace(row, error="nothing was planned")
+        apart = difference(result("free", free), result("planned", planned))
+        return dataclasses.replace(
+            row,
+            planned_peak=planned.result["peak"],
+            difference=apart,
+            is_equal=apart <= case.tolerance,
+        )
+
+
+def main(argv: list[str]) -> None:
+    """Prints a table of all rows."""
+    del argv
+    values = flags.FLAGS
+    file = Path(values.rows)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = file.read_text().splitlines() if file.exists() else []
+    rows = {(row.library, row.case): row for row in (Row(**json.loads(line)) for line in lines)}
+    for library in values.library:
+        for name in values.cases or CASES:
+            if (library, name) in rows:
+                continue
+            started = time.monotonic()
+            row = rows[library, name] = compared(library, name)
+            with file.open("a") as kept:
+                print(json.dumps(dataclasses.asdict(row)), file=kept)
+            print(
+                f"{library}, {name}: {_said(row)}, {time.monotonic() - started:.0f} s", flush=True
+            )
+    print(markdown(_HEADER, [_cells(row) for row in rows.values()]))
+
+
+_HEADER = ["fit", "library", "plain peak", "limit", "plain", "with the callback", "difference"]
+
+
+def _said(row: Row) -> str:
+    return row.error.splitlines()[0] if row.error else ("equal" if row.is_equal else "NOT EQUAL")
+
+
+def _cells(row: Row) -> list[str]:
+    kept = show_bytes(row.planned_peak) if row.planned == "ok" else row.planned
+    return [
+        row.case, row.library, show_bytes(row.plain_peak), show_bytes(row.limit),
+        row.plain.replace("_", " "), kept, show_difference(row.difference),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    app.run(main)
