@@ -36,8 +36,8 @@ _TIMEOUT = 400.0
 _SHARES = (0.65, 0.5, 0.4, 0.3)
 """Limits over the plain peak, tried from the first on until one ends the plain fit."""
 
-_SHARED = 0.95
-"""Part of a limit that the devices of one process share between them; holes take the rest."""
+_BUDGET = 0.95
+"""The budget over the limit: on a CPU the buffers of tf.data live in the same memory."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Row:
     error: str = ""
 
 
-def train(library: str, name: str, is_planned: bool, budget: int | None, file: str) -> Any:
+def train(library: str, name: str, is_planned: bool, budget: int, file: str) -> Any:
     """In a process of its own: the history and the peak; the weights are left in a file."""
     case = CASES[name]
     (cpu,) = tf.config.list_physical_devices("CPU")
@@ -93,7 +93,7 @@ def compared(library: str, name: str) -> Row:
 
         def run(kind: str, limit: int) -> Outcome:
             is_planned = kind == "planned"
-            budget = int(_SHARED * limit / case.devices) if case.devices > 1 else None
+            budget = int(_BUDGET * limit / case.devices)
             arguments = (library, name, is_planned, budget, f"{folder}/{kind}.npz")
             return run_limited("models.fits:train", *arguments, limit_bytes=limit, timeout=_TIMEOUT)
 

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from typing import Any
 
 import pytest
 
 import tfmem
 import tfmem.keras
-from tests.keras_checks import CASES, EPOCH_LOGS
+from models.fit_cases import CASES
+from tests.keras_checks import EPOCH_LOGS
 from tfmem.limited import Outcome, run_limited
 
 LIBRARIES = ("keras", "tf_keras")
 MIB = 2**20
 
 
-SHORT = ("functional", "custom train_step", "steps_per_execution", "planned validation")
-"""Cases of every run of the tests; the others take minutes: TFMEM_ALL_CASES=1 runs them too."""
-
-CHOSEN = tuple(CASES) if os.environ.get("TFMEM_ALL_CASES") else SHORT
+CHOSEN = (
+    "second fit from an epoch",
+    "custom train_step",
+    "steps_per_execution",
+    "planned validation",
+)
+"""Cases of every run of the tests; `python -m models.fits` runs all of them, and takes longer."""
 
 
 @pytest.fixture(scope="module", params=LIBRARIES)

@@ -100,29 +100,27 @@ def unshare(variables: Iterable[Any], device: str) -> None:
     Keras 3 with Adam took 50.1 MiB a step where 44.8 do.
 
     Nothing is done where the allocator keeps no statistics, nor for a variable that is not
-    initialised or so large that there might be no room for a second one.
+    initialised, of a type that the device does not copy, or so large that there might be no room
+    for a second one.
     """
-    import tensorflow as tf
-
     limit = measure.device_limit(device)
-    for variable in variables:
-        if variable.device != device or not variable.dtype.is_numpy_compatible:
-            continue
+    for variable in (one for one in variables if one.device == device):
         try:
             in_use, _ = measure.memory_info(device)
         except Error:
             return
-        nbytes = variable.shape.num_elements() * variable.dtype.size
-        if limit is not None and in_use + 2 * nbytes > limit:
-            continue
-        with (
-            tf.init_scope(),
-            tf.device(device),
-            contextlib.suppress(tf.errors.FailedPreconditionError),
-        ):
-            shared = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-            own = tf.raw_ops.DeepCopy(x=shared)
-            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=own)
+        nbytes = (variable.shape.num_elements() or 0) * variable.dtype.size
+        if limit is None or in_use + 2 * nbytes <= limit:
+            _copy_buffer(variable)
+
+
+def _copy_buffer(variable: Any) -> None:
+    import tensorflow as tf
+
+    with tf.init_scope(), tf.device(variable.device), contextlib.suppress(tf.errors.OpError):
+        shared = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        own = tf.raw_ops.DeepCopy(x=shared)
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=own)
 
 
 def _plain(variable: Any) -> Any:
