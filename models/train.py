@@ -247,6 +247,8 @@ def _train(
         progress |= _predictions(plan)
 
     tiers.reset()
+    if setting.report and isinstance(step, tfmem.Optimized):
+        stack.callback(_write_report, step, batch, setting.report)
     for number in range(1, setting.steps + 1):
         start = time.perf_counter()
         loss = float(step(*batch))
@@ -260,6 +262,14 @@ def _train(
 
     if setting.save:
         np.savez(setting.save, **{f"{i:04d}": v.numpy() for i, v in enumerate(task.variables)})
+
+
+def _write_report(step: tfmem.Optimized, batch: tuple[tf.Tensor, ...], path: str) -> None:
+    report = step.report(*batch)
+    if path.endswith(".html"):
+        report.html(path)
+    else:
+        Path(path).write_text(report.to_json(), encoding="utf-8")
 
 
 def alternate(setting: Setting, modes: Sequence[str], rounds: int) -> dict[str, list[float]]:
@@ -351,12 +361,6 @@ def _prepare(
         strategy=None if is_planned else tfmem.TensorFlowMem(),
     )
     optimized.get_concrete_function(*batch)
-    if setting.report:
-        report = optimized.report(*batch)
-        if setting.report.endswith(".html"):
-            report.html(setting.report)
-        else:
-            Path(setting.report).write_text(report.to_json(), encoding="utf-8")
     return optimized, optimized.plans[-1]
 
 

@@ -42,7 +42,9 @@ def hosted(path: str) -> dict[str, Any]:
 
         facts["too_small"], facts["untouched"] = too_small(step, model, x)
         step = tfmem.optimize(step, strategy=strategy, host=device)
+        facts["reported"] = [step.report(x).measured_peak_bytes]
         facts["losses"], facts["measured"] = train(step, x)
+        facts["reported"].append(step.report(x).measured_peak_bytes)
         plan = step.plan(x)
         facts["predicted"] = plan.peak_bytes
         facts["on_host"] = sum(v.device == device for v in model)

@@ -87,6 +87,7 @@ class Entry:
 
     def _report(self, stage: Stage) -> Report:
         plan, bodies = stage.decision.plan, self.captured.bodies
+        has_run = self.rewritten is not None and self.rewritten.has_run
         whole, costs = joined(stage.graph, stage.costs)
         original = planned = trace(whole, costs, Plan(device=plan.device, host=plan.host))
         if not plan.is_noop:
@@ -108,7 +109,7 @@ class Entry:
             planned=planned,
             origins=origins,
             alive_at_peak=tuple(alive),
-            measured_peak_bytes=_measured_peak(plan.device) if self.rewritten else None,
+            measured_peak_bytes=_measured_peak(plan.device) if has_run else None,
             planning_seconds=self.seconds,
         )
 

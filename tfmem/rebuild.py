@@ -44,13 +44,16 @@ class Rewritten:
     Attributes:
       graph: what it runs.
       function: TensorFlow's ConcreteFunction; calls of it run with Grappler off, too.
+      has_run: whether this has been called.
     """
 
     def __init__(self, graph: Graph, function: Any) -> None:
         self.graph = graph
         self.function = function
+        self.has_run = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.has_run = True
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
