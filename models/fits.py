@@ -79,9 +79,10 @@ def train(library: str, name: str, is_planned: bool, budget: int, file: str) -> 
     callback = tfmem.keras.MemoryBudget(budget, **case.options) if is_planned else None
     done = fitted(keras, case, callback)
     np.savez(file, *done.weights)
+    peak = tf.config.experimental.get_memory_info("CPU:0")["peak"]  # since the last evaluation
     return {
         "history": done.history,
-        "peak": tf.config.experimental.get_memory_info("CPU:0")["peak"],
+        "peak": max([peak, *done.history.get("tfmem/peak_bytes", ())]),
         "is_planned": bool(callback) and not all(plan.is_noop for plan in callback.plans),
     }
 
