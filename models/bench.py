@@ -17,14 +17,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from absl import app, flags
 from tqdm import tqdm
 
@@ -33,6 +30,7 @@ from models.book import Book
 from models.capacity import capacity
 from models.charts import draw_rows
 from models.comparators import COMPARATORS
+from models.differences import difference, relative_difference
 from models.frontier import draw, frontier, frontier_table
 from models.table import (
     show_bytes,
@@ -156,23 +154,6 @@ class Runs:
         row = record(run_alone(setting))
         self._bar.update()
         return row
-
-
-def difference(before: str, after: str) -> float | None:
-    """Largest difference of two files of variables, relative to each variable's largest value."""
-    if not Path(before).exists():
-        return None
-    with np.load(before) as first, np.load(after) as second:
-        return max(relative_difference(first[name], second[name]) for name in first.files)
-
-
-def relative_difference(before: Any, after: Any) -> float:
-    """Largest difference over the largest value; 0 where both are the same bitwise."""
-    before, after = np.asarray(before, np.float64), np.asarray(after, np.float64)
-    if before.shape != after.shape:
-        return math.inf
-    largest_value = max(float(np.abs(before).max(initial=0.0)), 1e-30)
-    return float(np.abs(before - after).max(initial=0.0)) / largest_value
 
 
 def record(row: Row) -> Row:

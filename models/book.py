@@ -7,27 +7,29 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 import tfmem
-from models.train import Row, Setting
+from models.train import Row
 
 
 class Book:
-    """Runs settings, each once: what stands in its file is not run again.
+    """Runs settings, or other dataclasses, each once: what stands in its file is not run again.
 
     A line of the file is a JSON object: `asked`, the setting and the versions it ran with, `row`,
     and `seconds`, what it took. A line that was cut off, or lacks one of them, is run again.
 
     Attributes:
       made: how many rows were made, not read.
+      kind: the dataclass of the rows.
       spent: seconds that the rows asked for so far took, also those that were made earlier.
     """
 
-    def __init__(self, path: Path, run: Callable[[Setting], Row]) -> None:
-        self.path, self.run = path, run
-        self.rows: dict[str, Row] = {}
+    def __init__(self, path: Path, run: Callable[[Any], Any], kind: type = Row) -> None:
+        self.path, self.run, self.kind = path, run, kind
+        self.rows: dict[str, Any] = {}
         self.made = 0
         self.spent = 0.0
         self._unasked: dict[str, float] = {}
@@ -38,7 +40,7 @@ class Book:
             if text and not text.endswith("\n"):
                 path.write_text(text + "\n", encoding="utf-8")
 
-    def __call__(self, setting: Setting) -> Row:
+    def __call__(self, setting: Any) -> Any:
         """The row of a setting."""
         versions = {"tensorflow": tf.__version__, "tfmem": tfmem.__version__}
         asked = dataclasses.asdict(setting) | versions
@@ -59,7 +61,7 @@ class Book:
     def _read(self, line: str) -> None:
         try:
             entry = json.loads(line)
-            asked, row, seconds = entry["asked"], Row(**entry["row"]), entry["seconds"]
+            asked, row, seconds = entry["asked"], self.kind(**entry["row"]), entry["seconds"]
         except (json.JSONDecodeError, KeyError, TypeError):
             return
         key = json.dumps(asked, sort_keys=True)

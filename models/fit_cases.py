@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from models.differences import relative_difference
+
 ROWS, FEATURES, WIDTH, CLASSES = 7200, 32, 256, 5
 BATCH = 2048
 """Not a divisor of `ROWS`: the last batch of an epoch is smaller."""
@@ -89,15 +91,11 @@ def fitted(
 def difference(first: Fitted, second: Fitted) -> float:
     """The largest relative difference of any number of the history and of any weight.
 
-    Weights are compared with the largest of their tensor; numbers that only the second has do not
-    count.
+    Numbers that only the second has do not count.
     """
-    pairs = [(np.asarray(v), np.asarray(second.history[k])) for k, v in first.history.items()]
+    pairs = [(values, second.history[name]) for name, values in first.history.items()]
     pairs += zip(first.weights, second.weights, strict=True)
-    return max(
-        float(np.abs(a - b).max(initial=0.0) / max(1e-6, np.abs(a).max(initial=0.0)))
-        for a, b in pairs
-    )
+    return max(relative_difference(a, b) for a, b in pairs)
 
 
 # Data.

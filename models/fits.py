@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import json
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ import tensorflow as tf
 from absl import app, flags
 
 import tfmem.keras
+from models.book import Book
 from models.fit_cases import CASES, Fitted, difference, fitted
 from models.table import markdown, show_bytes, show_difference
 from tfmem.limited import Outcome, run_limited
@@ -41,12 +40,18 @@ _BUDGET = 0.95
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A kind of `fit`, by name, and the library: ``keras`` or ``tf_keras``."""
+
+    library: str
+    case: str
+
+
+@dataclass(frozen=True)
 class Row:
     """What was seen of a kind of `fit`.
 
     Attributes:
-      library: ``keras`` or ``tf_keras``.
-      case: the kind's name.
       plain_peak: bytes, with plenty of memory.
       limit: bytes that the device had in the other two runs.
       plain: what became of the plain fit under the limit: `tfmem.limited.Outcome.status`.
@@ -57,8 +62,6 @@ class Row:
       error: the planned fit's.
     """
 
-    library: str
-    case: str
     plain_peak: int
     limit: int
     plain: str
@@ -87,15 +90,15 @@ def train(library: str, name: str, is_planned: bool, budget: int, file: str) -> 
     }
 
 
-def compared(library: str, name: str) -> Row:
+def compared(asked: Asked) -> Row:
     """Runs a kind of `fit` in all three ways."""
-    case = CASES[name]
+    case = CASES[asked.case]
     with tempfile.TemporaryDirectory() as folder:
 
         def run(kind: str, limit: int) -> Outcome:
             is_planned = kind == "planned"
             budget = int(_BUDGET * limit / case.devices)
-            arguments = (library, name, is_planned, budget, f"{folder}/{kind}.npz")
+            arguments = (asked.library, asked.case, is_planned, budget, f"{folder}/{kind}.npz")
             return run_limited("models.fits:train", *arguments, limit_bytes=limit, timeout=_TIMEOUT)
 
         def result(kind: str, outcome: Outcome) -> Fitted:
@@ -104,12 +107,12 @@ def compared(library: str, name: str) -> Row:
 
         free = run("free", _PLENTY)
         if free.status != "ok":
-            raise RuntimeError(f"{library}, {name}: {free.error}\n{free.output}")
+            raise RuntimeError(f"{asked}: {free.error}\n{free.output}")
         peak = free.result["peak"]
         tried = (run("plain", int(share * peak)) for share in _SHARES)
         plain = next((outcome for outcome in tried if outcome.status != "ok"), free)
         planned = run("planned", plain.limit_bytes)
-        row = Row(library, name, peak, plain.limit_bytes, plain.status, planned.status)
+        row = Row(peak, plain.limit_bytes, plain.status, planned.status)
         if planned.status != "ok":
             return dataclasses.replace(row, error=planned.error or planned.output[-1000:])
         if not planned.result["is_planned"]:
@@ -127,22 +130,14 @@ def main(argv: list[str]) -> None:
     """Prints a table of all rows."""
     del argv
     values = flags.FLAGS
-    file = Path(values.rows)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    lines = file.read_text().splitlines() if file.exists() else []
-    rows = {(row.library, row.case): row for row in (Row(**json.loads(line)) for line in lines)}
+    book = Book(Path(values.rows), compared, Row)
+    lines = []
     for library in values.library:
-        for name in values.cases or CASES:
-            if (library, name) in rows:
-                continue
-            started = time.monotonic()
-            row = rows[library, name] = compared(library, name)
-            with file.open("a") as kept:
-                print(json.dumps(dataclasses.asdict(row)), file=kept)
-            print(
-                f"{library}, {name}: {_said(row)}, {time.monotonic() - started:.0f} s", flush=True
-            )
-    print(markdown(_HEADER, [_cells(row) for row in rows.values()]))
+        for case in values.cases or CASES:
+            row = book(Asked(library, case))
+            lines.append([case, library, *_cells(row)])
+            print(f"{library}, {case}: {_said(row)}, {book.spent:.0f} s so far", flush=True)
+    print(markdown(_HEADER, lines))
 
 
 _HEADER = ["fit", "library", "plain peak", "limit", "plain", "with the callback", "difference"]
@@ -155,8 +150,8 @@ def _said(row: Row) -> str:
 def _cells(row: Row) -> list[str]:
     kept = show_bytes(row.planned_peak) if row.planned == "ok" else row.planned
     return [
-        row.case, row.library, show_bytes(row.plain_peak), show_bytes(row.limit),
-        row.plain.replace("_", " "), kept, show_difference(row.difference),
+        show_bytes(row.plain_peak), show_bytes(row.limit), row.plain.replace("_", " "), kept,
+        show_difference(row.difference),
     ]  # fmt: skip
 
 

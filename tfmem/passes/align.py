@@ -35,8 +35,10 @@ class Align:
     """
 
     def __call__(self, graph: Graph) -> Graph:
-        editor = Editor(graph)
         groups = _groups(graph)
+        if not groups:
+            return graph
+        editor = Editor(graph)
         for parts in groups:
             names = {part.name for part in parts}
             before = {name: None for part in parts for name in part.predecessors}
@@ -46,8 +48,6 @@ class Align:
                 editor.add_after(part.name, (n for n in earlier if n not in part.predecessors))
             for name in after:
                 editor.add_after(name, sorted(names - set(graph.by_name[name].predecessors)))
-        if not groups:
-            return graph
         aligned = nx.DiGraph()
         aligned.add_nodes_from(graph.position)
         for name in graph.position:
