@@ -180,11 +180,14 @@ def test_an_empty_graph_takes_nothing() -> None:
     assert simulate(inputs, Costs(), Plan(device=DEVICE)).peak_bytes == 512
 
 
-@pytest.mark.parametrize(("layers", "seconds"), [(2_500, 0.3), (25_000, 4.0)])
-def test_it_is_fast(layers: int, seconds: float) -> None:
-    graph = training_chain(layers)  # four nodes a layer, and an input
+def test_its_time_grows_with_the_graph_and_no_faster() -> None:
+    small, large = (training_chain(layers) for layers in (1_000, 20_000))  # four nodes a layer
+    assert seconds_of(large) < 40 * max(seconds_of(small) for _ in range(3))
+
+
+def seconds_of(graph: Graph) -> float:
     gc.collect()  # of what other tests left
     start = time.process_time()
     found = simulate(graph, Costs(), Plan(device=DEVICE))
-    assert time.process_time() - start < seconds
     assert found.timeline.dtype == np.int64
+    return time.process_time() - start
