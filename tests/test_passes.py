@@ -21,11 +21,21 @@ from tfmem.passes.prune import Prune
 from tfmem.passes.recompute import Recompute
 from tfmem.passes.reorder import Reorder
 from tfmem.passes.swap import Swap
+from tfmem.passes.transfer import Route
 from tfmem.pipeline import run_passes
 from tfmem.plan import Fetch, Placement, Recomputation, Transfer
 from tfmem.text import parse
 
 GOLDEN = Path(__file__).parent / "golden"
+
+PLACEMENT = Placement(
+    "w",
+    ("read", "scaled", "update"),
+    (
+        Transfer(Value("read"), (Fetch(("h",)), Fetch(("gx",), "h"))),
+        Transfer(Value("g"), (), "gx"),
+    ),
+)
 
 PASSES = {
     "align": [Align()],
@@ -40,33 +50,25 @@ PASSES = {
     "linearise_window": [Linearise("dev", window=2)],
     "linearise_onednn": [Linearise("dev", window=8)],
     "linearise_siblings": [Linearise("dev", window=8)],
-    "swap": [Swap((Transfer(Value("a"), (Fetch(("y", "z"), "c"),), "c"),), "host")],
+    "swap": [Swap((Transfer(Value("a"), (Fetch(("y", "z"), "c"),), "c"),), Route("host"))],
     "swap_twice": [
         Swap(
             (
                 Transfer(Value("a"), (Fetch(("d",), "b"), Fetch(("y",), "d")), "b"),
                 Transfer(Value("b"), (Fetch(("y",), "d"),), "d"),
             ),
-            "host",
+            Route("host"),
         ),
         Linearise("dev"),
     ],
-    "place": [
-        Place(
-            (
-                Placement(
-                    "w",
-                    ("read", "scaled", "update"),
-                    (
-                        Transfer(Value("read"), (Fetch(("h",)), Fetch(("gx",), "h"))),
-                        Transfer(Value("g"), (), "gx"),
-                    ),
-                ),
-            ),
-            "host",
-        ),
+    "swap_on_gpu": [
+        Swap((Transfer(Value("a"), (Fetch(("y", "z"), "c"),), "c"),), Route("host", "dev")),
         Linearise("dev"),
     ],
+    **{
+        name: [Place((PLACEMENT,), route), Linearise("dev")]
+        for name, route in (("place", Route("host")), ("place_on_gpu", Route("host", "dev")))
+    },
 }
 
 

@@ -16,6 +16,7 @@ from tfmem.passes.linearise import Linearise
 from tfmem.passes.place import Place
 from tfmem.passes.reorder import Reorder
 from tfmem.passes.swap import Swap
+from tfmem.passes.transfer import Route
 from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
 from tfmem.planning.partitions import Partitions
@@ -37,8 +38,8 @@ def decide(graph: Graph, strategy: TensorFlowMem = SMALL) -> Plan:
 def rewrite(graph: Graph, plan: Plan) -> Graph:
     passes = [
         Reorder(plan.order),
-        Swap(plan.evictions, HOST),
-        Place(plan.placements, HOST),
+        Swap(plan.evictions, Route(HOST)),
+        Place(plan.placements, Route(HOST)),
         Linearise(DEVICE, plan.window),
     ]
     return run_passes(graph, passes)

@@ -51,6 +51,12 @@ def kind(name: str) -> str:
     return name.rsplit("/device:", 1)[1].split(":")[0]
 
 
+def copies(device: str, host: str) -> bool:
+    """Whether a device, by its full name, has kernels that copy to this host: a GPU has some for
+    the CPU of its process."""
+    return is_local(device) and kind(device) == "GPU" and host == f"{_LOCAL}/device:CPU:0"
+
+
 def _canonical(device: str) -> str:
     import tensorflow as tf
 

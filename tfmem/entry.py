@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 
 from tqdm import tqdm
 
-from tfmem import measure, variables
+from tfmem import devices, measure, variables
 from tfmem.bodies import Bodies
 from tfmem.capture import Captured
 from tfmem.clones import with_clones
@@ -22,6 +22,7 @@ from tfmem.passes.place import Place
 from tfmem.passes.recompute import Recompute
 from tfmem.passes.reorder import Reorder
 from tfmem.passes.swap import Swap
+from tfmem.passes.transfer import Route
 from tfmem.pipeline import Pass, run_passes
 from tfmem.plan import Plan
 from tfmem.planning import cache
@@ -124,14 +125,15 @@ def _measured_peak(device: str) -> int | None:
 def passes_of(plan: Plan) -> list[Pass]:
     """The passes that carry a plan out, in their order."""
     passes: list[Pass] = []
+    route = Route(plan.host, plan.device if devices.copies(plan.device, plan.host) else "")
     if plan.recomputations:
         passes.append(Recompute(plan.recomputations))
     if plan.order:
         passes.append(Reorder(plan.order))
     if plan.evictions:
-        passes.append(Swap(plan.evictions, plan.host))
+        passes.append(Swap(plan.evictions, route))
     if plan.placements:
-        passes.append(Place(plan.placements, plan.host))
+        passes.append(Place(plan.placements, route))
     if plan.order:
         passes.append(Linearise(plan.device, plan.window))
     return passes

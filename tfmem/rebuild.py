@@ -31,9 +31,7 @@ from tfmem.errors import RewriteError
 from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
 from tfmem.inference import FuncGraph, Input, import_graph
 from tfmem.ir import Graph, Node, Value
-
-COPY_OPS = frozenset({"Identity", "_CopyFromGpuToHost", "_CopyFromHostToGpu"})
-"""Ops of inserted nodes that copy the value they read."""
+from tfmem.verify import COPIES
 
 _serial = itertools.count()
 
@@ -151,10 +149,10 @@ def _make_new(
 ) -> None:
     """Fills in the NodeDef of a node that a pass made: a clone, a copy or a barrier."""
     origin = captured.node_defs.get(node.origin)
-    if origin is not None and origin.op == node.op and node.op not in COPY_OPS:
+    if origin is not None and origin.op == node.op and node.op not in COPIES:
         node_def.CopyFrom(origin)
         dtypes[node.name] = dtypes[node.origin]
-    elif node.op in COPY_OPS:
+    elif node.op in COPIES:
         read = node.inputs[0]
         dtype = dtypes[read.node][read.index]
         node_def.op = node.op
@@ -167,7 +165,7 @@ def _make_new(
         raise RewriteError(
             f"{node.name} is a {node.op} made from {node.origin}, "
             f"which is {'no node' if origin is None else f'a {origin.op}'}; a new node is a clone "
-            "of its origin, a copy (Identity) or a NoOp"
+            f"of its origin, a copy ({', '.join(sorted(COPIES))}) or a NoOp"
         )
 
 

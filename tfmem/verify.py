@@ -16,6 +16,12 @@ from tfmem.text import node_to_text
 COPY = "Identity"
 """Op of a node that copies a value to the device the node runs on."""
 
+TO_HOST, FROM_HOST = "_CopyFromGpuToHost", "_CopyFromHostToGpu"
+"""Ops of a GPU that copy a value to the memory of its host, and from there."""
+
+COPIES = frozenset((COPY, TO_HOST, FROM_HOST))
+"""Ops of inserted nodes that copy the value they read."""
+
 BARRIER = "NoOp"
 """Op of a node that only orders others."""
 
@@ -160,7 +166,7 @@ def _check_new(before: Graph, node: Node) -> None:
     origin = before.by_name.get(node.origin)
     if origin is None:
         raise RewriteError(f"a new node has no origin in the graph before: {node_to_text(node)}")
-    if node.op in (COPY, BARRIER):
+    if node.op in COPIES or node.op == BARRIER:
         return
     if origin.op != node.op:
         raise RewriteError(f"neither a copy nor a clone: {node_to_text(node)}")
@@ -172,7 +178,7 @@ def _original(graph: Graph, value: Value) -> Value:
     """The captured value that a copy or a clone stands for."""
     node = graph.by_name[value.node]
     while node.origin:
-        if node.op == COPY and graph.by_name.get(node.origin, node).op != COPY:
+        if node.op in COPIES and graph.by_name.get(node.origin, node).op not in COPIES:
             value = node.inputs[0]
         else:
             value = Value(node.origin, value.index)

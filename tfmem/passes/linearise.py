@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tfmem.edit import Editor
 from tfmem.ir import Graph, Node
-from tfmem.verify import BARRIER, mergeable_pairs
+from tfmem.verify import BARRIER, FROM_HOST, TO_HOST, mergeable_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Linearise:
 
     A window of w cuts the order into groups of w / 2 nodes; a group starts when all groups but its
     predecessor have ended, so that at most w neighbouring nodes are in flight. Constants and
-    barriers hold no memory that an order could save and are left free; nodes of other devices wait
-    for their inputs alone.
+    barriers hold no memory that an order could save and are left free; nodes of other devices and
+    copies wait for their inputs, and for what a transfer makes them wait for, alone.
 
     Assumes that the nodes stand in the planned order. Where oneDNN would merge two nodes because
     their control inputs became equal, one is made to wait for the other.
@@ -53,7 +53,7 @@ class Linearise:
         return editor.build()
 
     def _is_ordered(self, node: Node) -> bool:
-        is_free = node.is_input or node.op in ("Const", BARRIER)
+        is_free = node.is_input or node.op in ("Const", BARRIER, TO_HOST, FROM_HOST)
         return node.device == self.device and not is_free
 
     def _chain(self, editor: Editor, chain: Sequence[Node]) -> None:

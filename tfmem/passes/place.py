@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfmem.edit import Editor
 from tfmem.ir import Graph
-from tfmem.passes.transfer import add_transfer
+from tfmem.passes.transfer import Route, add_transfer
 from tfmem.plan import Placement
 
 
@@ -23,22 +23,22 @@ class Place:
 
         w -> read ---> in0 ---> y1 ... t ... y2       g ---> g/out -> update(w)
                |                       v      ^
-                \\---------------------> in1 --/       (w, read, in0, in1, g/out, update: the host)
+                \\---------------------> in1 --/       (w, read, update: the host; in0, in1, g/out: see `transfer`)
 
     Assumes that the variable itself lives on the host by the time the graph runs, and that no node
     of the device reads a moved node's value except through a fetch.
     """
 
     placements: tuple[Placement, ...]
-    host: str
+    route: Route
 
     def __call__(self, graph: Graph) -> Graph:
         editor = Editor(graph)
         moved = frozenset(name for placement in self.placements for name in placement.moved)
         for placement in self.placements:
             for name in (placement.variable, *placement.moved):
-                editor.set_device(name, self.host)
+                editor.set_device(name, self.route.host)
         for placement in self.placements:
             for transfer in placement.transfers:
-                add_transfer(editor, graph, transfer, host=self.host, moved=moved)
+                add_transfer(editor, graph, transfer, route=self.route, moved=moved)
         return editor.build()

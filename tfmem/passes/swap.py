@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tfmem.edit import Editor
 from tfmem.ir import Graph
-from tfmem.passes.transfer import add_transfer
+from tfmem.passes.transfer import Route, add_transfer
 from tfmem.plan import Transfer
 
 
@@ -24,17 +24,17 @@ class Swap:
         a ---> b ... p ... t ... y
          \\          ^      \\    ^
           a/out ----/       v   /
-             \\-----------> a/in0          (both on the host)
+             \\-----------> a/in0          (both on the host, or both kernels of a GPU)
 
     Assumes that the nodes stand in the planned order, that each trigger comes before the users it
     brings the value back for, and that `pace` comes after the value is made.
     """
 
     evictions: tuple[Transfer, ...]
-    host: str
+    route: Route
 
     def __call__(self, graph: Graph) -> Graph:
         editor = Editor(graph)
         for eviction in self.evictions:
-            add_transfer(editor, graph, eviction, host=self.host, moved=frozenset())
+            add_transfer(editor, graph, eviction, route=self.route, moved=frozenset())
         return editor.build()

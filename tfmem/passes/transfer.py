@@ -1,20 +1,48 @@
 """Realise one transfer between device and host by copy nodes; shared by swap and place.
 
-A copy is an Identity on the host: the runtime's Send and Recv around it move the bytes. The trigger
-of a way back is a control input of the host-side Identity, not of the consumer, because a Recv
-starts with the step and its buffer is allocated when the Send runs.
+There are two forms. *On the host*, a copy is an Identity there, and the runtime's Send and Recv
+around it move the bytes: the trigger of a way back is a control input of that Identity, not of the
+consumer, because a Recv starts with the step and its buffer is allocated when the Send runs. *On
+the device*, which must be a GPU, both copies are kernels of the GPU that read from and write to its
+host's pinned memory. A GPU runs behind the nodes that are queued for it, and a copy to it waits for
+those that are queued when the copy begins: a trigger on the host would fire when the GPU has got
+there, with all that was queued meanwhile before it, one on the device fires as it is queued itself.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tfmem.edit import Editor
 from tfmem.ir import Graph, Node, Value
 from tfmem.plan import Transfer
-from tfmem.verify import COPY
+from tfmem.verify import COPY, FROM_HOST, TO_HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How values cross.
+
+    Attributes:
+      host: device of the host.
+      gpu: the device, if its own kernels copy; "" for Identity nodes on the host.
+    """
+
+    host: str
+    gpu: str = ""
+
+    @property
+    def device(self) -> str:
+        """Where the copy nodes run."""
+        return self.gpu or self.host
+
+    def op(self, to_host: bool) -> str:
+        """Op of a copy."""
+        return (TO_HOST if to_host else FROM_HOST) if self.gpu else COPY
 
 
 def add_transfer(
-    editor: Editor, graph: Graph, transfer: Transfer, *, host: str, moved: frozenset[str]
+    editor: Editor, graph: Graph, transfer: Transfer, *, route: Route, moved: frozenset[str]
 ) -> None:
     """Inserts the copies of one transfer.
 
@@ -22,13 +50,13 @@ def add_transfer(
       editor: collects the changes.
       graph: the graph being edited, in the planned order.
       transfer: what crosses.
-      host: device of the copies.
+      route: how it crosses.
       moved: nodes that run on the host.
     """
     value = transfer.value
     source = value
     if value.node not in moved:
-        sent = _copy(editor, graph, value, value, "out", host)
+        sent = _copy(editor, graph, value, value, "out", route)
         source = editor.insert(sent, behind=value.node)
         for reader in graph.consumers.get(value, ()):
             if reader in moved:
@@ -36,7 +64,7 @@ def add_transfer(
         if transfer.pace:
             editor.add_after(transfer.pace, [source.node])
     for i, fetch in enumerate(transfer.fetches):
-        copy = _copy(editor, graph, value, source, f"in{i}", host, fetch.trigger)
+        copy = _copy(editor, graph, value, source, f"in{i}", route, fetch.trigger)
         behind = source.node
         if fetch.trigger and graph.position[fetch.trigger] > graph.position[value.node]:
             behind = fetch.trigger
@@ -51,16 +79,16 @@ def _copy(
     value: Value,
     source: Value,
     what: str,
-    host: str,
+    route: Route,
     trigger: str = "",
 ) -> Node:
     made = graph.by_name[value.node]
     return Node(
         name=editor.free_name(f"{value.node}/{value.index}/{what}"),
-        op=COPY,
+        op=route.op(to_host=what == "out"),
         inputs=(source,),
         after=(trigger,) if trigger else (),
         nbytes=(graph.nbytes(value),),
-        device=host,
+        device=route.device,
         origin=made.origin or made.name,
     )
