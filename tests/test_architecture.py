@@ -16,6 +16,7 @@ TOUCHES_PRIVATE_PARTS = {
     "graphdefs",
     "grappler",
     "inference",
+    "kernels",
     "measure",
     "profiler",
     "rebuild",

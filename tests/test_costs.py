@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfmem.bodies import Body
-from tfmem.costs import Costs, static_costs, with_measured
+from tfmem.costs import Costs, Measured, static_costs, with_measured
 from tfmem.shapes import Call
 from tfmem.text import parse
 from tfmem.workspace import workspace
@@ -72,10 +72,14 @@ def test_measured_seconds_take_the_place_of_those_from_sizes() -> None:
         c = MatMul(b:0) [1024] @/device:CPU:0
         d = Tanh(c:0) [1024] @/device:CPU:0
         return d:0""")
-    static = Costs({"a": 1.0, "b": 2.0, "c": 3.0, "d": 1.0})
-    found = with_measured(static, graph, {"a": 2.0, "b": 8.0, "elsewhere": 1.0}).seconds
-    assert found == {"a": 2.0, "b": 8.0, "c": 9.0, "d": 2.0}
-    assert with_measured(static, graph, {}).seconds == static.seconds
+    static = Costs({"a": 1.0, "b": 2.0, "c": 3.0, "d": 1.0}, {"a": 256, "b": 512, "d": 768})
+    seconds = {"a": 2.0, "b": 8.0, "elsewhere": 1.0}
+    found = with_measured(static, graph, Measured(seconds))
+    assert found.seconds == {"a": 2.0, "b": 8.0, "c": 9.0, "d": 2.0}
+    assert found.workspace == static.workspace
+    found = with_measured(static, graph, Measured(seconds, {"b": 1024, "elsewhere": 256}))
+    assert found.workspace == {"a": 0, "b": 1024, "d": 768}
+    assert with_measured(static, graph, Measured({})) == static
 
 
 # (equation, shapes, result, measured megabytes held beside operands and result; float32)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tfmem
 from tfmem import profiler, profiles, store
+from tfmem.costs import Measured
 
 LAYERS = 6
 X = tf.random.stateless_normal([256, 128], [1, 2])
@@ -83,6 +84,7 @@ def test_steps_are_measured_once_and_the_numbers_stay(weights) -> None:
         (lambda facts: {"seconds": facts["seconds"]}, "is damaged"),
         (lambda facts: facts | {"seconds": {"a": "long"}}, "is damaged"),
         (lambda facts: facts | {"seconds": 3}, "is damaged"),
+        (lambda facts: facts | {"workspace": {"a": None}}, "is damaged"),
     ],
 )
 def test_a_foreign_or_damaged_profile_is_reported_and_not_used(
@@ -126,11 +128,14 @@ def test_the_time_of_a_node_is_what_its_kernel_took() -> None:
     work(x)
     assert profiler.start()
     work(x)
-    seconds = profiler.stop()
+    seconds = profiler.stop("/job:localhost/replica:0/task:0/device:CPU:0").seconds
     assert not any(name.startswith("ExecutorState") for name in seconds)
     assert 1e-4 < seconds["large"] < 1
     assert seconds["small"] < seconds["large"]
-    assert profiler.median_seconds([{"a": 1.0}, {"a": 5.0, "b": 2.0}, {"a": 2.0}]) == {
-        "a": 2.0,
-        "b": 2.0,
-    }
+
+
+def test_steps_are_summed_up_by_their_median_seconds_and_most_bytes() -> None:
+    steps = [Measured({"a": 1.0}), Measured({"a": 5.0, "b": 2.0}), Measured({"a": 2.0})]
+    assert profiler.usual(steps) == Measured({"a": 2.0, "b": 2.0})
+    steps += [Measured({}, {"a": 256, "b": 512}), Measured({}, {"a": 1024})]
+    assert profiler.usual(steps).workspace == {"a": 1024, "b": 512}

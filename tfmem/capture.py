@@ -19,7 +19,7 @@ import tensorflow as tf
 # Private parts of TensorFlow; seen to work with 2.21.
 from tensorflow.python.ops import handle_data_util
 
-from tfmem import devices, graphdefs, grappler, inference, sums
+from tfmem import devices, graphdefs, grappler, inference, kernels, sums
 from tfmem.bodies import Bodies
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
@@ -269,6 +269,8 @@ def _input_node(item: Input, actual: Any, place: str, reader: inference.Reader) 
         if shape is None or None in shape:
             shape = item.shape
     nbytes = reader.nbytes(Value(item.name), op, dtype, shape)
+    if op == ARG and inference.is_gpu(place) and kernels.keeps_arguments_on_host(dtype):
+        nbytes = 0
     return Node(item.name, op, nbytes=(nbytes,), device=place)
 
 
@@ -297,6 +299,8 @@ def _place_nodes(
 ) -> None:
     """Gives each node its device: beside the resource it uses, else where the user put it.
 
+    What a GPU has no kernel for runs on the CPU beside it, as it does when TensorFlow places nodes.
+
     The colocation that Grappler or the user asked for is dropped: it is obeyed by now, and would
     contradict a node that a pass moves.
     """
@@ -312,6 +316,9 @@ def _place_nodes(
                 if (place := resource_place.get(source.partition(":")[0])) is not None:
                     node.device = place
                     break
+        kind = devices.kind(node.device)
+        if kind != "CPU" and not kernels.runs_on(node, kind):
+            node.device = devices.cpu_of(node.device)
         if node.op in ("Identity", "VarHandleOp") and _is_resource(node):
             resource_place[node.name] = node.device
 

@@ -26,6 +26,8 @@ class Costs:
       latency: seconds each copy takes before its first byte.
       contention: part of the time of copies and of the host's nodes for which the device's own
         nodes stand still, because they share cores.
+      duplex: bytes that cross in a second when copies go both ways at once, over those of one way:
+        from 1 (they share the link) to 2 (each way is a link of its own).
       granularity: every buffer takes a multiple of this many bytes on the device.
       requests: what the functions that a node runs ask of the allocator, by the node's name; what
         that is above the node's outputs is its workspace.
@@ -38,6 +40,7 @@ class Costs:
     from_host: float = 1e9
     latency: float = 1e-4
     contention: float = 0.0
+    duplex: float = 2.0
     granularity: int = GRAIN
     requests: Mapping[str, Requests] = field(default_factory=dict)
     host_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -55,6 +58,7 @@ class Link:
     from_host: float
     latency: float
     contention: float
+    duplex: float = 2.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,17 @@ _RATES = {"GPU": Rates(1e13, 1e12, 5e-6), "CPU": Rates(5e10, 8e9, 2e-6)}
 
 _LINKS = {"GPU": Link(1.2e10, 1.2e10, 1e-5, 0.0), "CPU": Link(1.2e9, 1.2e9, 7e-4, 1.0)}
 """By kind of device: pinned memory over PCIe; gRPC over loopback, on the cores that compute."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What nodes took in traced steps, by name: seconds, and bytes held only while they ran.
+
+    `workspace` is None where the allocator does not tell, else it names the nodes that held any.
+    """
+
+    seconds: Mapping[str, float]
+    workspace: Mapping[str, int] | None = None
 
 
 def static_costs(
@@ -127,8 +142,8 @@ def with_link(costs: Costs, link: Link) -> Costs:
     return replace(costs, **asdict(link))
 
 
-def with_measured(costs: Costs, graph: Graph, measured: Mapping[str, float]) -> Costs:
-    """Costs with measured seconds in the place of those from sizes.
+def with_measured(costs: Costs, graph: Graph, measured: Measured) -> Costs:
+    """Costs with what was measured in the place of what is known from sizes.
 
     A node that was not measured (it ran on the host, in a step that was traced) takes what its size
     says times the factor that the measured nodes of its op show, or else that of all nodes.
@@ -136,20 +151,24 @@ def with_measured(costs: Costs, graph: Graph, measured: Mapping[str, float]) -> 
     Args:
       costs: from sizes.
       graph: what is priced.
-      measured: seconds by node.
+      measured: of the nodes that ran on the device.
     """
     factors: dict[str, list[float]] = {"": [1.0]}
     for node in graph.nodes:
-        if node.name in measured and costs.seconds.get(node.name):
-            factor = measured[node.name] / costs.seconds[node.name]
+        if node.name in measured.seconds and costs.seconds.get(node.name):
+            factor = measured.seconds[node.name] / costs.seconds[node.name]
             factors.setdefault(node.op, []).append(factor)
             factors[""].append(factor)
     usual = {op: statistics.median(found) for op, found in factors.items()}
     seconds = {
-        name: measured.get(name, guess * usual.get(graph.by_name[name].op, usual[""]))
+        name: measured.seconds.get(name, guess * usual.get(graph.by_name[name].op, usual[""]))
         for name, guess in costs.seconds.items()
     }
-    return replace(costs, seconds=seconds)
+    workspace = dict(costs.workspace)
+    if measured.workspace is not None:
+        for name in measured.seconds.keys() & costs.seconds.keys() - costs.requests.keys():
+            workspace[name] = measured.workspace.get(name, 0)
+    return replace(costs, seconds=seconds, workspace=workspace)
 
 
 def body_costs(body: Body, device: str) -> Costs:

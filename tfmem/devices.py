@@ -54,7 +54,12 @@ def kind(name: str) -> str:
 def copies(device: str, host: str) -> bool:
     """Whether a device, by its full name, has kernels that copy to this host: a GPU has some for
     the CPU of its process."""
-    return is_local(device) and kind(device) == "GPU" and host == f"{_LOCAL}/device:CPU:0"
+    return is_local(device) and kind(device) == "GPU" and host == cpu_of(device)
+
+
+def cpu_of(name: str) -> str:
+    """Full name of the CPU of the process that a device, by its full name, belongs to."""
+    return f"{name.rsplit('/device:', 1)[0]}/device:CPU:0"
 
 
 def _canonical(device: str) -> str:

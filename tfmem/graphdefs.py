@@ -112,7 +112,7 @@ def body_graph_def(function: FunctionDef) -> tuple[GraphDef, list[str]]:
     for node in function.node_def:
         index = 0
         for output in op_def_registry.get(node.op).output_arg:
-            for i in range(_output_count(output, node)):
+            for i in range(output_count(output, node)):
                 flat[f"{node.name}:{output.name}:{i}"] = f"{node.name}:{index}"
                 index += 1
     graph_def = tf.compat.v1.GraphDef()
@@ -124,7 +124,8 @@ def body_graph_def(function: FunctionDef) -> tuple[GraphDef, list[str]]:
     return graph_def, [flat[function.ret[arg.name]] for arg in function.signature.output_arg]
 
 
-def _output_count(output: Any, node: NodeDef) -> int:
+def output_count(output: Any, node: NodeDef) -> int:
+    """How many values an output of an op's definition stands for."""
     if output.number_attr:
         return int(node.attr[output.number_attr].i)
     if output.type_list_attr:

@@ -11,11 +11,17 @@ from typing import Any
 import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with 2.21.
-from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
+from tensorflow.core.protobuf import (
+    config_pb2,
+    device_properties_pb2,
+    meta_graph_pb2,
+    rewriter_config_pb2,
+)
 from tensorflow.python.eager import context as eager_context
-from tensorflow.python.grappler import tf_optimizer
+from tensorflow.python.grappler import cluster, tf_optimizer
 
 from tfmem import graphdefs
+from tfmem.devices import full_name
 from tfmem.graphdefs import GraphDef, NodeDef
 from tfmem.inference import BODIES, Input
 
@@ -47,7 +53,34 @@ def optimize(
     names = [item.name for item in inputs] + [t.name for t in concrete.outputs]
     names += [op.name for op in concrete.graph.control_outputs]
     meta_graph.collection_def["train_op"].node_list.value.extend(names)
-    return tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False)
+    known = _machine(gpus())
+    return tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
+
+
+def gpus() -> dict[str, Mapping[str, Any]]:
+    """What TensorFlow tells of each GPU that it uses, by its full name: "device_name" and more."""
+    physical = tf.config.list_physical_devices("GPU")
+    if not physical:
+        return {}
+    details = tf.config.experimental.get_device_details(physical[0])
+    return {full_name(device.name): details for device in tf.config.list_logical_devices("GPU")}
+
+
+def _machine(gpus: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The devices that Grappler is to reckon with; None where there is no GPU.
+
+    Its layout optimizer looks for GPUs, and asks how new they are, before it turns pictures over.
+    """
+    if not gpus:
+        return None
+    devices = []
+    for name, details in gpus.items():
+        properties = device_properties_pb2.DeviceProperties(type="GPU")
+        properties.model = str(details.get("device_name", ""))
+        version = details.get("compute_capability", ())
+        properties.environment["architecture"] = ".".join(map(str, version))
+        devices.append(device_properties_pb2.NamedDevice(name=name, properties=properties))
+    return cluster.Cluster(devices=devices)
 
 
 def _place_bodies(graph_def: GraphDef, device: str) -> None:

@@ -14,7 +14,7 @@ from tensorflow.python.framework import func_graph as func_graph_lib
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import handle_data_util
 
-from tfmem import shapes
+from tfmem import kernels, shapes
 from tfmem.bodies import Body
 from tfmem.graphdefs import (
     FunctionDef,
@@ -72,6 +72,11 @@ class Input:
 def is_variable(item: Input) -> bool:
     """Whether an input is the handle of a variable."""
     return item.dtype == tf.resource and bool(item.handle and item.handle.is_set)
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a device is a GPU."""
+    return "/device:GPU:" in device
 
 
 def as_shape(shape: tf.TensorShape | None) -> tuple[int | None, ...] | None:
@@ -287,6 +292,9 @@ class Reader:
             outputs = [_full(t.shape) for t in op.outputs]
             opaque = (shapes.opaque_nbytes(node_def.op, i, outputs) for i in range(len(sizes)))
             sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
+        if is_gpu(node_def.device):
+            for i in kernels.host_outputs(node_def, "GPU"):
+                sizes[i] = 0
         return Node(
             name=node_def.name,
             op=node_def.op,
@@ -348,7 +356,7 @@ class Reader:
         )
         if count := shapes.flops(call):
             self.flops[node_def.name] = count
-        if scratch := workspace(call):
+        if scratch := workspace(call, is_gpu(node_def.device)):
             self.workspace[node_def.name] = scratch
         return shapes.shared_input(call)
 

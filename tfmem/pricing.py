@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from tfmem import profiler, profiles
 from tfmem.capture import Captured
-from tfmem.costs import Costs, Link, Rates, static_costs, with_link, with_measured
+from tfmem.costs import Costs, Link, Measured, Rates, static_costs, with_link, with_measured
+from tfmem.devices import kind as kind_of
 from tfmem.ir import Graph
 from tfmem.limited import is_out_of_memory
 from tfmem.planning.search import Request
@@ -46,13 +47,13 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
     if request.host and request.techniques & {"swap", "place"}:
         link = link_of(request.device, request.host)
         costs = with_link(costs, link) if link else costs
-    seconds = measured(graph, request)
-    return with_measured(costs, graph, seconds) if seconds else costs
+    known = measured(graph, request)
+    return with_measured(costs, graph, known) if known else costs
 
 
-def measured(graph: Graph, request: Request) -> dict[str, float]:
-    """Seconds of nodes from steps traced before; empty if none were."""
-    return dict(profiles.seconds_of(graph, request.device, profiler.machine()) or {})
+def measured(graph: Graph, request: Request) -> Measured | None:
+    """What nodes took in steps traced before; None if none were."""
+    return profiles.measured_of(graph, request.device, profiler.machine())
 
 
 def rates_of(device: str) -> Rates | None:
@@ -74,14 +75,15 @@ def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> P
     known: Probe | None = profiles.probed(kind, machine, *devices)
     if known is not None:
         return known
-    for side in profiler.PROBE_SIDES:
+    sides = profiler.PROBE_SIDES[kind_of(devices[0])]
+    for side in sides:
         try:
             found = probe(side)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             continue
-        if side == profiler.PROBE_SIDES[0]:
+        if side == sides[0]:
             profiles.keep_probe(found, machine, *devices)
         return found
     _log.info("%s cannot be probed, usual rates are taken: no room", " and ".join(devices))
@@ -93,7 +95,7 @@ class Tracing:
 
     def __init__(self, graph: Graph, request: Request) -> None:
         self._graph, self._request = graph, request
-        self._steps: list[dict[str, float]] = []
+        self._steps: list[Measured] = []
         self._left = _WARM_UP + _TRACED
 
     @property
@@ -112,16 +114,16 @@ class Tracing:
         try:
             result = step()
         finally:
-            seconds = profiler.stop()
-        self._steps.append(seconds)
+            traced = profiler.stop(self._request.device)
+        self._steps.append(traced)
         if self.is_done:
             self._keep()
         return result
 
     def _keep(self) -> None:
-        profiles.keep_seconds(
+        profiles.keep_measured(
             self._graph,
             self._request.device,
             profiler.machine(),
-            profiler.median_seconds(self._steps),
+            profiler.usual(self._steps),
         )

@@ -6,13 +6,14 @@ in the plane of that GPU, with the same text beside each of its kernels.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import tensorflow as tf
 # Private part of TensorFlow; seen to work with 2.21.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfmem.costs import Link, Rates
+from tfmem import devices
+from tfmem.costs import Link, Measured, Rates
 from tfmem.profiles import Machine
 
 _log = logging.getLogger("tfmem")
@@ -32,9 +34,12 @@ _EVERY_OP = 3
 _PRODUCTS, _SMALL_NODES, _PROBES = 4, 256, 5
 """How often probes work on a matrix, how many small nodes they run, and repetitions."""
 
-PROBE_SIDES = (1024, 512, 256)
-"""Sides of the square matrices that a device is probed with: smaller ones where it is nearly full,
-which tell less of its speed."""
+PROBE_SIDES = {"CPU": (1024, 512, 256), "GPU": (4096, 2048, 1024, 512)}
+"""Sides of the square matrices that a kind of device is probed with: smaller ones where it is
+nearly full, which tell less of its speed."""
+
+_ASKED, _GIVEN_BACK = "MemoryAllocation", "MemoryDeallocation"
+"""Events of TensorFlow's BFC allocators."""
 
 
 _folders: list[tempfile.TemporaryDirectory[str]] = []
@@ -58,12 +63,20 @@ def start() -> bool:
     return True
 
 
-def stop() -> dict[str, float]:
-    """Stops the profiler; seconds of each node that ran in this process since, by name."""
+def stop(device: str) -> Measured:
+    """Stops the profiler.
+
+    Args:
+      device: full name of the device whose memory is asked for.
+
+    Returns:
+      Seconds of each node that ran in this process since, and what it held on the device.
+    """
     tf.test.experimental.sync_devices()
     tf.profiler.experimental.stop()
     with _folders.pop() as folder:
-        return _seconds(_planes(Path(folder)))
+        planes = list(_planes(Path(folder)))
+    return Measured(_seconds(planes), _workspace(planes, device))
 
 
 def machine() -> Machine:
@@ -87,34 +100,93 @@ def _seconds(planes: Iterable[Any]) -> dict[str, float]:
     """Seconds by node; where a GPU ran kernels for a node, those alone."""
     host: dict[str, float] = {}
     gpu: dict[str, float] = {}
-    for plane in planes:
+    for plane, _, event in _events(planes):
         is_gpu = "/device:GPU" in plane.name
         found = gpu if is_gpu else host
-        for line in plane.lines:
-            for event in line.events:
-                named = plane.event_metadata[event.metadata_id].name
-                text = _kernel_of(plane, event) if is_gpu else named
-                name, _, op = text.partition(":")
-                if op and op[0] != ":" and " " not in text:
-                    found[name] = found.get(name, 0.0) + event.duration_ps * 1e-12
+        named = plane.event_metadata[event.metadata_id].name
+        text = _kernel_of(plane, event) if is_gpu else named
+        name, _, op = text.partition(":")
+        if op and op[0] != ":" and " " not in text:
+            found[name] = found.get(name, 0.0) + event.duration_ps * 1e-12
     return {**host, **gpu}
+
+
+def _events(planes: Iterable[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """Every event, with its plane and its line."""
+    return (
+        (plane, line, event) for plane in planes for line in plane.lines for event in line.events
+    )
 
 
 def _kernel_of(plane: Any, event: Any) -> str:
     """The node that a GPU's kernel ran for, as "node:op"; "" if none is named."""
+    return str(_facts(plane, event).get("tf_op", ""))
+
+
+def _facts(plane: Any, event: Any) -> dict[str, Any]:
+    """What an event says beside its name and times."""
+    found = {}
     for stat in event.stats:
-        if plane.stat_metadata[stat.metadata_id].name == "tf_op":
-            return str(stat.str_value or plane.stat_metadata[stat.ref_value].name)
-    return ""
+        kind = stat.WhichOneof("value")
+        value = getattr(stat, kind) if kind else ""
+        if kind == "ref_value":
+            value = plane.stat_metadata[value].name
+        found[plane.stat_metadata[stat.metadata_id].name] = value
+    return found
 
 
-def median_seconds(steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each node over the steps in which it ran."""
+def _workspace(planes: Iterable[Any], device: str) -> dict[str, int] | None:
+    """Most bytes that each node held on a device only while it ran; None if no allocator tells.
+
+    That is what its kernel asked for as temporary and gave back before it ended.
+    """
+    ends: dict[str, int] = {}
+    events: list[tuple[int, str, dict[str, Any]]] = []
+    for plane, line, event in _events(planes):
+        begin = line.timestamp_ns * 1000 + event.offset_ps
+        named = plane.event_metadata[event.metadata_id].name
+        if named in (_ASKED, _GIVEN_BACK):
+            facts = _facts(plane, event)
+            if _is_allocator_of(facts["allocator_name"], device):
+                events.append((begin, named, facts))
+        elif ":" in named:
+            ends[named.partition(":")[0]] = begin + event.duration_ps
+    if not events:
+        return None
+    held: dict[int, tuple[str, int, int]] = {}
+    changes: dict[str, list[tuple[int, int]]] = {}
+    for moment, named, facts in sorted(events, key=lambda one: one[0]):
+        if named == _GIVEN_BACK and facts["addr"] in held:
+            node, nbytes, begin = held.pop(facts["addr"])
+            if moment <= ends.get(node, moment):
+                changes.setdefault(node, []).extend(((begin, nbytes), (moment, -nbytes)))
+        elif named == _ASKED and facts.get("region_type") == "temp":
+            held[facts["addr"]] = facts["tf_op"], int(facts["requested_bytes"]), moment
+    return {
+        node: max(itertools.accumulate(nbytes for _, nbytes in sorted(found)))
+        for node, found in changes.items()
+    }
+
+
+def _is_allocator_of(name: str, device: str) -> bool:
+    """Whether a BFC allocator, by its name, is that of a device."""
+    if devices.kind(device) == "GPU":
+        return name == f"GPU_{device.rsplit(':', 1)[1]}_bfc"
+    return "cpu" in name.lower()
+
+
+def usual(steps: Sequence[Measured]) -> Measured:
+    """The median seconds of each node over the steps in which it ran, and the most it held."""
     every: dict[str, list[float]] = {}
+    workspace: dict[str, int] = {}
     for step in steps:
-        for name, seconds in step.items():
+        for name, seconds in step.seconds.items():
             every.setdefault(name, []).append(seconds)
-    return {name: statistics.median(seconds) for name, seconds in every.items()}
+        for name, nbytes in (step.workspace or {}).items():
+            workspace[name] = max(nbytes, workspace.get(name, 0))
+    is_told = any(step.workspace is not None for step in steps)
+    seconds_of = {name: statistics.median(seconds) for name, seconds in every.items()}
+    return Measured(seconds_of, workspace if is_told else None)
 
 
 def probe_rates(device: str, side: int) -> Rates:
@@ -162,7 +234,7 @@ def probe_rates(device: str, side: int) -> Rates:
 
 
 def probe_link(device: str, host: str, side: int) -> Link:
-    """Measures the copies between two devices, given by full names, one direction at a time.
+    """Measures copies between two devices, given by full names: each way alone, then both at once.
 
     Raises:
       tf.errors.ResourceExhaustedError: one of them has no room for some matrices of this side.
@@ -190,17 +262,28 @@ def probe_link(device: str, host: str, side: int) -> Link:
     def both(value: tf.Tensor) -> tf.Tensor:
         return there_and_back(value) + computing(value)
 
+    def both_ways(value: tf.Tensor) -> tf.Tensor:
+        with tf.device(host):
+            away = tf.raw_ops.Snapshot(input=value)
+        with tf.device(device), tf.control_dependencies([away]):
+            other = tf.raw_ops.Snapshot(input=tf.maximum(value, 1.0))
+            last = tf.raw_ops.Snapshot(input=away)[-1]
+        with tf.device(host):
+            return last + tf.raw_ops.Snapshot(input=other)[-1]
+
     with tf.device(device):
         small, large = tf.zeros([1]), tf.zeros([side * side])
     nbytes = 4 * side * side
     latency = _fastest(there, small) / 2
     out, back = _fastest(there, large), _fastest(there_and_back, large)
+    crossing = _fastest(both_ways, large) - out
     alone, together = _fastest(computing, large), _fastest(both, large)
     copying = max(back - 2 * latency, 1e-9)
     return Link(
         to_host=nbytes / max(out - 2 * latency, 1e-9),
         from_host=nbytes / max(back - out, 1e-9),
         latency=latency,
+        duplex=min(2.0, max(1.0, (out + (back - out)) / max(crossing, 1e-9))),
         contention=min(1.0, max(0.0, (together - max(alone, back)) / copying)),
     )
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, TypeVar
 
 from tfmem import store
-from tfmem.costs import Link, Rates
+from tfmem.costs import Link, Measured, Rates
 from tfmem.ir import Graph
 
 _log = logging.getLogger("tfmem")
@@ -34,22 +33,26 @@ class Machine:
         return hashlib.sha256("\n".join((self.text, *facts)).encode()).hexdigest()[:32]
 
 
-def seconds_of(graph: Graph, device: str, machine: Machine) -> Mapping[str, float] | None:
-    """Measured seconds by node; None if there are none that can be used."""
+def measured_of(graph: Graph, device: str, machine: Machine) -> Measured | None:
+    """What a graph's nodes were measured to take; None if there is nothing that can be used."""
     kept = _load("profiles", machine.key(fingerprint(graph), device), machine)
-    seconds = kept.get("seconds") if kept else None
-    if seconds is None:
+    if not kept or "seconds" not in kept:
         return None
-    if not isinstance(seconds, dict) or not all(map(_is_time, seconds.values())):
+    found = Measured(kept["seconds"], kept.get("workspace"))
+    tables = (found.seconds, found.workspace or {})
+    if not all(isinstance(t, dict) and all(map(_is_amount, t.values())) for t in tables):
         _log.warning("a profile kept is damaged; it is not used")
         return None
-    return seconds
+    return found
 
 
-def keep_seconds(graph: Graph, device: str, machine: Machine, seconds: Mapping[str, float]) -> None:
-    """Keeps the measured seconds of a graph's nodes, in this process and on disk."""
-    known = {name: value for name, value in seconds.items() if name in graph.by_name}
-    _save("profiles", machine.key(fingerprint(graph), device), machine, {"seconds": known})
+def keep_measured(graph: Graph, device: str, machine: Machine, measured: Measured) -> None:
+    """Keeps what a graph's nodes were measured to take, in this process and on disk."""
+    known = {
+        field: table and {name: value for name, value in table.items() if name in graph.by_name}
+        for field, table in asdict(measured).items()
+    }
+    _save("profiles", machine.key(fingerprint(graph), device), machine, known)
 
 
 def probed(kind: type[Probed], machine: Machine, *facts: str) -> Probed | None:
@@ -75,7 +78,7 @@ def fingerprint(graph: Graph) -> str:
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 
-def _is_time(value: Any) -> bool:
+def _is_amount(value: Any) -> bool:
     return isinstance(value, (int, float)) and value >= 0
 
 

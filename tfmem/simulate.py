@@ -314,10 +314,15 @@ class _Link:
     def send(self, ready: float, nbytes: int) -> float:
         """Copies to the host; when it has landed."""
         begin = max(self.out_free, ready)
-        seconds = nbytes / self.costs.to_host
+        seconds = self._seconds(nbytes / self.costs.to_host, begin, self.in_free)
         self.out_free = begin + self.costs.latency + seconds
         self.busy += seconds
         return self.out_free
+
+    def _seconds(self, alone: float, begin: float, other_free: float) -> float:
+        """Seconds of a copy that meets others on their way back: the later one waits for both."""
+        together = min(alone, max(0.0, other_free - begin))
+        return alone + (2.0 - self.costs.duplex) * together
 
     def request(self, step: int, ready: float, nbytes: int) -> None:
         """Asks for a copy to the device that may start at `ready`."""
@@ -338,7 +343,7 @@ class _Link:
     def _serve(self, ends: list[float]) -> None:
         ready, step, nbytes = heapq.heappop(self.pending)
         begin = max(self.in_free, ready)
-        seconds = nbytes / self.costs.from_host
+        seconds = self._seconds(nbytes / self.costs.from_host, begin, self.out_free)
         self.in_free = ends[step] = begin + self.costs.latency + seconds
         self.busy += seconds
         self.waiting.discard(step)

@@ -14,9 +14,12 @@ from math import prod
 from tfmem.shapes import Call, Shape
 
 
-def workspace(call: Call) -> int:
-    """Bytes that a node's kernel holds only while it runs; 0 where none are known of."""
-    rule = _RULES.get(call.op)
+def workspace(call: Call, on_gpu: bool = False) -> int:
+    """Bytes that a node's kernel holds only while it runs; 0 where none are known of.
+
+    What a GPU's convolutions hold is chosen by cuDNN when it tries its algorithms: it is measured.
+    """
+    rule = _RULES.get(call.op) or (None if on_gpu else _ONEDNN_RULES.get(call.op))
     if rule is None or None in (*call.inputs, *call.outputs[:1]) or not call.outputs:
         return 0
     return rule(call, [s for s in call.inputs if s is not None], call.outputs[0] or ())
@@ -83,9 +86,10 @@ _Rule = Callable[[Call, list[Shape], Shape], int]
 _RULES: dict[str, _Rule] = {
     "Einsum": _einsum,
     **{op: _reduction for op in ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")},
-    "MaxPool": _max_pool,
-    "MaxPoolGrad": _max_pool_gradient,
 }
 
-WORKSPACE_OPS: Sequence[str] = tuple(_RULES)
+_ONEDNN_RULES: dict[str, _Rule] = {"MaxPool": _max_pool, "MaxPoolGrad": _max_pool_gradient}
+"""Of kernels that a CPU alone has."""
+
+WORKSPACE_OPS: Sequence[str] = (*_RULES, *_ONEDNN_RULES)
 """Ops that `workspace` has a rule for; reductions need their second input's constant."""

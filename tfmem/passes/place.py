@@ -23,10 +23,11 @@ class Place:
 
         w -> read ---> in0 ---> y1 ... t ... y2       g ---> g/out -> update(w)
                |                       v      ^
-                \\---------------------> in1 --/       (w, read, update: the host; in0, in1, g/out: see `transfer`)
+                \\---------------------> in1 --/       (w, read, update: the host)
 
-    Assumes that the variable itself lives on the host by the time the graph runs, and that no node
-    of the device reads a moved node's value except through a fetch.
+    The copies in0, in1 and g/out run where the route says. Assumes that the variable itself lives
+    on the host by the time the graph runs, and that no node of the device reads a moved node's
+    value except through a fetch.
     """
 
     placements: tuple[Placement, ...]
