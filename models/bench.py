@@ -9,6 +9,7 @@
     python -m models.bench temporaries MODEL                what recomputation alone gives
     python -m models.bench run MODEL --mode=order           one run; --report=FILE takes its page
     python -m models.bench all                              everything that RESULTS.md shows
+    python -m models.bench gpu                              what a GPU is asked to prove
 
 Rows come first (`Row`, one JSON line each with `--json`), tables are made of rows.
 """
@@ -22,10 +23,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import tensorflow as tf
 from absl import app, flags
 from tqdm import tqdm
 
-from models import results
+from models import gpu, overlap, results
+from models.alone import run_alone
 from models.book import Book
 from models.capacity import capacity
 from models.charts import draw_rows
@@ -43,11 +46,7 @@ from models.table import (
 from models.temporaries import temporaries, temporaries_table
 from models.train import MODELS, MODES, PLANNED, Row, Setting, alternate, limit_memory, load, train
 from tfmem.budget import parse_bytes
-from tfmem.limited import run_limited
 from tfmem.measure import claim_memory
-
-UNLIMITED = 2**36
-"""Bytes of the limit that stands for none: TensorFlow's own default for the CPU."""
 
 _COMPARED = ("plain", *COMPARATORS, "order", "order+swap+place", "recompute", "tfmem")
 _PEAKS = ("plain", "order", "recompute", "tfmem")
@@ -68,40 +67,24 @@ flags.DEFINE_float("first_guess", 12.0, "For capacity: where tfmem's search star
 flags.DEFINE_bool("gpu", False, "Limit and measure GPU:0 instead of CPU:0.")
 flags.DEFINE_integer("timeout", 900, "Seconds after which a run is given up.")
 flags.DEFINE_string("json", None, "File to which one JSON line for each run is added.")
-flags.DEFINE_string("out", "out/results", "For all: folder for the rows, which are not made again.")
+flags.DEFINE_string(
+    "out",
+    None,
+    "Folder for rows; for all, by default out/results: kept ones are not made again. "
+    "For gpu: also for its page; by default out/gpu.",
+)
 flags.DEFINE_string("pictures", "results", "For all: folder for the pictures.")
-flags.DEFINE_list("only", [], f"For all: sections, of {', '.join(results.SECTIONS)}.")
+flags.DEFINE_list(
+    "only",
+    [],
+    f"Sections; for all: of {', '.join(results.SECTIONS)}; for gpu: of {', '.join(gpu.SECTIONS)}.",
+)
+flags.DEFINE_integer("seconds", 460, "For gpu: after which no run is begun and all are ended.")
 flags.DEFINE_string("save", "", "For run: .npz file that takes the variables after the last step.")
 flags.DEFINE_string("report", "", "For run: file that takes the report, .html or .json.")
 flags.DEFINE_bool("host_process", False, "For run: lend the memory of a second local process.")
 flags.DEFINE_bool("starts_on_host", False, "For run: make large variables on the host.")
 flags.DEFINE_integer("machines", 0, "Local servers to spread the model over; 0 for none.")
-
-
-def run_alone(setting: Setting) -> Row:
-    """Runs a setting in a process of its own; its row, whatever becomes of the process.
-
-    The allocator takes its whole limit at once, so that what fits does not depend on the regions in
-    which it would have grown.
-    """
-    done = run_limited(
-        "models.train:train_alone",
-        dataclasses.asdict(setting),
-        limit_bytes=setting.own_limit or UNLIMITED,
-        timeout=flags.FLAGS.timeout,
-        reserve=setting.own_limit is not None,
-        gpu=flags.FLAGS.gpu,
-    )
-    if done.status == "ok":
-        return Row(**done.result)
-    is_full = done.status == "out_of_memory" or "bfc_allocator" in done.output
-    return Row(
-        setting.model,
-        setting.mode,
-        setting.limit,
-        outcome="out of memory" if is_full else f"error: {done.status}: {done.error[:300]}",
-        config=setting.changes,
-    )
 
 
 def compare(setting: Setting, modes: list[str], rounds: int) -> list[tuple[Row, float | None]]:
@@ -151,7 +134,8 @@ class Runs:
         self._bar.close()
 
     def __call__(self, setting: Setting) -> Row:
-        row = record(run_alone(setting))
+        values = flags.FLAGS
+        row = record(run_alone(setting, gpu=values.gpu, timeout=values.timeout))
         self._bar.update()
         return row
 
@@ -330,8 +314,32 @@ def _temporaries(model: str) -> None:
 
 def _all() -> None:
     with Runs("all") as run:
-        book = Book(Path(flags.FLAGS.out, "rows.jsonl"), run)
+        book = Book(Path(flags.FLAGS.out or "out/results", "rows.jsonl"), run)
         results.write(book, Path(flags.FLAGS.pictures), Path("RESULTS.md"), flags.FLAGS.only)
+
+
+def _gpu() -> None:
+    """Checks the GPU; with --nogpu the same is rehearsed on the CPU."""
+    values = flags.FLAGS
+    is_gpu = values.gpu or not values["gpu"].present
+    unknown = set(values.only) - set(gpu.SECTIONS)
+    if unknown:
+        raise app.UsageError(f"--only={','.join(unknown)}: gpu has {', '.join(gpu.SECTIONS)}")
+    terms = gpu.Terms(
+        out=Path(values.out or "out/gpu"),
+        config=values.config if values["config"].present else gpu.Terms.config,
+        limit=parse_bytes(values.limit, "limit") if values.limit else gpu.Terms.limit,
+        seconds=values.seconds,
+        gpu=is_gpu,
+        only=tuple(values.only),
+        chain=overlap.Chain() if is_gpu else overlap.Chain(side=512, layers=24, steps=4),
+    )
+    if is_gpu and not tf.config.list_physical_devices("GPU"):
+        path = gpu.Notes(terms).page
+        print(f"{path.read_text(encoding='utf-8')}\nThere is no GPU here: nothing was measured.")
+        raise SystemExit(3)
+    path = gpu.check(terms)
+    print(f"{path.read_text(encoding='utf-8')}\nwrote {path}")
 
 
 _COMMANDS = {
@@ -348,8 +356,9 @@ _COMMANDS = {
 
 def main(argv: list[str]) -> None:
     """The command line; see the top of this file."""
-    if argv[1:] == ["all"]:
-        _all()
+    whole = {"all": _all, "gpu": _gpu}
+    if len(argv) == 2 and argv[1] in whole:
+        whole[argv[1]]()
         return
     if len(argv) != 3 or argv[1] not in _COMMANDS or argv[2] not in MODELS:
         raise app.UsageError(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import importlib
 import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,12 +69,15 @@ class Row:
       model: name of the model.
       mode: one of `MODES`.
       limit_bytes: hard limit of the device's memory; None for none.
-      measured_peak_bytes: by the device's allocator, over the steps; None if no step ended.
+      measured_peak_bytes: by the device's allocator, over the steps (on a GPU, where kernels are
+        tried first, and with a measured profile, after those that warm up); None if none ended.
       predicted_peak_bytes: by the plan; None without one.
-      step_seconds: median over the steps after the first, which also warms up.
+      step_seconds: median over the steps after those that warm up.
       parameters: how many numbers are trained.
+      tokens: what a step trains on, as the model counts it: tokens, pictures, frames.
       losses: of each step.
       predicted_slowdown: the plan's step time over the original's, both simulated.
+      predicted_seconds: the plan's step time, simulated.
       used: how many values the plan recomputes and swaps, and how many variables it places.
       least_bytes: where a budget was refused, the least that would not be.
       outcome: "trained", "out of memory", "refused: ..." (by tfmem), "cannot run: ..." (a
@@ -88,8 +92,10 @@ class Row:
     predicted_peak_bytes: int | None = None
     step_seconds: float | None = None
     parameters: int | None = None
+    tokens: int | None = None
     losses: tuple[float, ...] = ()
     predicted_slowdown: float | None = None
+    predicted_seconds: float | None = None
     used: dict[str, int] = dataclasses.field(default_factory=dict)
     least_bytes: int | None = None
     outcome: str = "trained"
@@ -140,6 +146,9 @@ class Setting:
         JSON otherwise.
       log: path of a file that takes a line about each step; "" for none.
       turn: which of several equal runs this is.
+      profile: as of `tfmem.optimize`, for planned modes.
+      lock: path of a file that is locked while steps are made, so that runs which are prepared side
+        by side make them one after the other; "" for none.
     """
 
     model: str
@@ -156,6 +165,13 @@ class Setting:
     report: str = ""
     log: str = ""
     turn: int = 0
+    profile: str = "auto"
+    lock: str = ""
+
+    @property
+    def warm_up(self) -> int:
+        """Steps at the beginning that are not like the others: the first, and those traced."""
+        return 5 if self.mode in PLANNED and self.profile == "measured" else 1
 
     def in_mode(
         self, mode: str, changes: dict[str, Any] | None = None, starts_on_host: bool = False
@@ -214,7 +230,7 @@ def train(setting: Setting, on_step: OnStep | None = None) -> Row:
     row = dataclasses.replace(
         row,
         losses=tuple(losses),
-        step_seconds=statistics.median(seconds[1:] or seconds) if seconds else None,
+        step_seconds=statistics.median(seconds[setting.warm_up :] or seconds) if seconds else None,
         **progress,
     )
     if row.has_trained and not all(map(math.isfinite, losses)):
@@ -239,13 +255,14 @@ def _train(
 ) -> None:
     tiers = _start(setting, stack)
     task = _build(setting, tiers)
-    progress["parameters"] = task.parameters
+    progress |= {"parameters": task.parameters, "tokens": task.tokens}
     batches = iter(task.batches)
     batch = next(batches)
     step, plan = _prepare(setting, task, batch, tiers)
     if plan is not None:
         progress |= _predictions(plan)
 
+    stack.enter_context(_locked(setting.lock))
     tiers.reset()
     if setting.report and isinstance(step, tfmem.Optimized):
         stack.callback(_write_report, step, batch, setting.report)
@@ -259,9 +276,24 @@ def _train(
         if on_step:
             on_step(Step(number, loss, seconds, task.tokens))
         batch = next(batches)
+        if number == setting.warm_up < setting.steps and (tiers.is_gpu or setting.warm_up > 1):
+            tiers.reset()
+    if isinstance(step, tfmem.Optimized):
+        progress |= _predictions(step.plans[-1])
 
     if setting.save:
         np.savez(setting.save, **{f"{i:04d}": v.numpy() for i, v in enumerate(task.variables)})
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Waits until no other process is in this scope with the same file."""
+    if not path:
+        yield
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _write_report(step: tfmem.Optimized, batch: tuple[tf.Tensor, ...], path: str) -> None:
@@ -302,12 +334,14 @@ class Tiers:
       host: what takes what leaves it, one for each; None for tfmem's default.
       reset: lets the peak begin anew.
       peak_bytes: the most that any of the devices held since.
+      is_gpu: whether the device is a GPU.
     """
 
     device: list[str] | None
     host: str | list[str] | None
     reset: Callable[[], None]
     peak_bytes: Callable[[], int]
+    is_gpu: bool = False
 
 
 def _start(setting: Setting, stack: contextlib.ExitStack) -> Tiers:
@@ -326,6 +360,7 @@ def _start(setting: Setting, stack: contextlib.ExitStack) -> Tiers:
         host,
         lambda: tf.config.experimental.reset_memory_stats(device),
         lambda: measure.memory_info(device)[1],
+        devices.kind(device) == "GPU",
     )
 
 
@@ -359,6 +394,7 @@ def _prepare(
         host=tiers.host,
         techniques=TECHNIQUES[setting.mode],
         strategy=None if is_planned else tfmem.TensorFlowMem(),
+        profile=setting.profile,
     )
     optimized.get_concrete_function(*batch)
     return optimized, optimized.plans[-1]
@@ -369,6 +405,7 @@ def _predictions(plan: tfmem.Plan) -> dict[str, Any]:
     plans = (plan, *plan.others)
     return {
         "predicted_peak_bytes": max(one.peak_bytes for one in plans),
+        "predicted_seconds": max(one.step_seconds for one in plans),
         "predicted_slowdown": max(one.step_seconds / one.baseline_step_seconds for one in plans),
         "used": {
             "recomputed": sum(len(one.recomputations) for one in plans),

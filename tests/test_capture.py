@@ -333,3 +333,16 @@ def test_a_capture_forgets_the_function():
     gc.collect()
     assert traced() is None
     assert not captured.has_moved()
+
+
+def test_a_variable_that_only_a_raw_op_takes_is_known():
+    weight, slot = tf.Variable(tf.ones([64])), tf.Variable(tf.zeros([64]))
+
+    @tf.function
+    def step(gradient):
+        tf.raw_ops.ResourceApplyMomentum(
+            var=weight.handle, accum=slot.handle, lr=0.1, grad=gradient, momentum=0.9
+        )
+
+    captured = captured_from(step, tf.ones([64]))
+    assert {id(variable) for variable in captured.variables.values()} == {id(weight), id(slot)}

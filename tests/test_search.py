@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import random
 from unittest import mock
 
@@ -31,6 +32,7 @@ from tfmem.ir import Graph
 from tfmem.ops import facts_of
 from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
+from tfmem.planning.crowd import Crowd
 from tfmem.planning.rehearsal import Knobs, Schedule, rehearse
 from tfmem.planning.search import Decision, Request, choose
 from tfmem.planning.space import Terms, calm_order
@@ -295,3 +297,12 @@ def test_recomputations_are_near_the_optimum() -> None:
     assert len(gaps) > 200
     assert missed <= len(gaps) // 50
     assert sum(gaps) / len(gaps) < 0.1
+
+
+@pytest.mark.parametrize("patience", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("due", [5.0, 0.0, math.inf])
+def test_a_score_that_was_brought_up_to_date_is_the_one_found(due: float, patience: float) -> None:
+    crowd = Crowd(patience)
+    crowd.put(7, 1024, due, 1.0)
+    crowd.rescore(7, 3.0, 2.0)
+    assert crowd.least(2.0) == (7, pytest.approx(3.0))

@@ -225,7 +225,7 @@ def _inputs_of(concrete: Any) -> list[Input]:
     result = []
     for tensor in graph.inputs:
         external = externals.get(id(tensor), closures.get(id(tensor)))
-        variable = variables.get(id(external))
+        variable = variables.get(id(external), _owner(external))
         has_handle = tensor.dtype in (tf.resource, tf.variant)
         result.append(
             Input(
@@ -238,6 +238,14 @@ def _inputs_of(concrete: Any) -> list[Input]:
             )
         )
     return result
+
+
+def _owner(handle: Any) -> Any:
+    """The variable of a handle that was captured without it, by a raw op; None if it is none's."""
+    reference = getattr(handle, "_parent_trackable", None)
+    variable = reference() if reference is not None else None
+    is_its = isinstance(variable, tf.Variable) and getattr(variable, "_handle", None) is handle
+    return variable if is_its else None
 
 
 def _tensor_of(item: Input, actual: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tfmem.planning.stage import NEVER
@@ -61,8 +63,7 @@ class Crowd:
 
     def rescore(self, root: int, score: float, clock: float) -> None:
         place = self.place[root]
-        gap = max(float(self.due[place]) - clock, 1e-9) ** self.patience
-        self.weight[place] = score * min(gap, 1e30)
+        self.weight[place] = score * float(self._gap(self.due[place], clock))
 
     def take(self, root: int) -> None:
         place = self.place.pop(root, None)
@@ -74,12 +75,16 @@ class Crowd:
                 array[place] = array[last]
             self.place[int(self.roots[place])] = place
 
+    def _gap(self, due: Any, clock: float) -> Any:
+        """What scores are divided by: the time until the next use, to the power of patience."""
+        return np.clip(due - clock, 1e-9, 1e30) ** self.patience
+
     def least(self, clock: float) -> tuple[int, float]:
         """The storage with the least score, and that; -1 if there is none."""
         count = len(self.place)
         if not count:
             return -1, NEVER
-        gap = np.clip(self.due[:count] - clock, 1e-9, 1e30) ** self.patience
+        gap = self._gap(self.due[:count], clock)
         with np.errstate(invalid="ignore"):
             score = self.weight[:count] / gap
         place = int(np.argmin(np.where(np.isnan(score), np.inf, score)))

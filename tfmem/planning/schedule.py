@@ -12,7 +12,12 @@ from tfmem.planning.stage import Stage
 
 
 def plan_of(
-    schedule: Schedule, stage: Stage, base: Sequence[int], beside: Mapping[str, str], limit: int
+    schedule: Schedule,
+    stage: Stage,
+    base: Sequence[int],
+    away: Sequence[str],
+    beside: Mapping[str, str],
+    limit: int,
 ) -> Plan:
     """The plan that carries a schedule out, its predictions and devices not yet filled in.
 
@@ -20,11 +25,12 @@ def plan_of(
       schedule: what was rehearsed.
       stage: where.
       base: every node of the graph, in the order that was rehearsed.
+      away: variables that live on the host.
       beside: nodes that run on the host: {node: the variable that it is beside}.
       limit: bytes that copies on their way back may fill up to.
     """
     triggers = _prefetched(schedule, stage, limit)
-    transfers: dict[str, list[Transfer]] = {variable: [] for variable in beside.values()}
+    transfers: dict[str, list[Transfer]] = {variable: [] for variable in away}
     evictions = []
     for (step, index), crossing in schedule.crossings.items():
         value = Value(_name(stage, step), index)

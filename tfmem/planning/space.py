@@ -43,7 +43,7 @@ _EFFORT = 40_000
 _LOOKS = 6
 """Limits below a budget that are looked at for a graph that is not small."""
 
-_SMALL = 200
+_SMALL = 100
 """Nodes of a graph for which scores are made in every way."""
 
 _ROOM = 0.94
@@ -162,6 +162,7 @@ class Setting:
     ) -> None:
         self.graph, self.costs, self.terms = graph, costs, terms
         form = compact(graph)
+        self.away = tuple(away)
         self.beside = moved_nodes(graph, away) if away else {}
         on_host = {*self.beside, *away}
         near = {"", terms.device}
@@ -278,7 +279,7 @@ class Setting:
         return tried
 
     def _candidate(self, made: Schedule, limit: int) -> Candidate:
-        plan = plan_of(made, self.stage, self.base, self.beside, limit)
+        plan = plan_of(made, self.stage, self.base, self.away, self.beside, limit)
         plan = replace(plan, device=self.terms.device, host=self.terms.host)
         return candidate(self.graph, self.costs, plan, self.terms.limit)
 
