@@ -4,7 +4,11 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint results docs dist clean
+# make gpu-check takes the interpreter that PYTHON names as it is, without .venv, if one is named.
+GPU_PYTHON := $(if $(filter file,$(origin PYTHON)),$(RUN),$(PYTHON))
+OUT ?= out/gpu
+
+.PHONY: demo test lint results gpu-check docs dist clean
 
 demo: $(READY)
 	$(RUN) -m models.demo
@@ -14,6 +18,9 @@ test: $(READY)
 
 results: $(READY)
 	$(RUN) -m models.bench all
+
+gpu-check: $(if $(filter file,$(origin PYTHON)),$(READY))
+	$(GPU_PYTHON) -m models.bench gpu --out=$(OUT) $(if $(ONLY),--only=$(ONLY))
 
 lint: $(READY)
 	$(RUN) -m ruff check .

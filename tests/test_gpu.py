@@ -17,8 +17,9 @@ def test_on_a_gpu(name: str) -> None:
 
 
 @pytest.mark.memory
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", ["copies_free_memory", "kernels_are_measured"])
 def test_on_the_cpu(name: str) -> None:
+    """The others take parts that other tests try on the CPU; `bench gpu --nogpu` asks them all."""
     run(name, gpu=False)
 
 

@@ -42,7 +42,7 @@ def test_a_moved_variable_is_the_same_object_with_the_same_value(moving):
     assert moving["device"]
     assert moving["identity"]
     assert moving["value"]
-    assert moving["back"] == [True, True]
+    assert moving["back"] == moving["pinned"] == [True, True]
 
 
 def test_moving_frees_the_old_memory_and_needs_no_second_copy(moving):

@@ -50,6 +50,8 @@ def moving() -> dict[str, Any]:
         back["read"]()
         variables.move_variable(variable, "CPU:0")
         facts["back"] = [devices.is_local(variable.device), exact(variable)]
+        variables.pin([variable, variable], device)  # the host stands for a GPU
+        facts["pinned"] = [devices.is_local(variable.device), exact(variable)]
         facts["old_on_host"] = raised(back["read"])
         facts["checkpoint_back"] = round_trip(variable)
         facts["host_bytes"] = host.running().memory().current_bytes

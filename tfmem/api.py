@@ -16,8 +16,8 @@ from typing import Any, overload
 
 import tensorflow as tf
 
+from tfmem import devices, variables
 from tfmem import host as host_module
-from tfmem import variables
 from tfmem.arguments import flat_arguments
 from tfmem.capture import Captured, capture
 from tfmem.entry import (
@@ -429,6 +429,10 @@ class Optimized:
             self._moved += [(v, v.device) for group in away.values() for v in group]
             variables.move_groups({host: group for host, group in away.items() if group})
             self._forget()
+        for plan in (stage.decision.plan for stage in entry.stages):
+            if devices.copies(plan.device, plan.host):
+                read = (one for one in plan.placements if any(t.fetches for t in one.transfers))
+                variables.pin((captured.variables[one.variable] for one in read), plan.device)
         rewritten = rebuild(captured, graph, bodies)
         seconds = entry.seconds + time.perf_counter() - start
         return replace(entry, rewritten=rewritten, seconds=seconds, moves=variables.moves())

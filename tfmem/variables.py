@@ -168,6 +168,10 @@ def _copy(variable: Any, twin: Any, device: str) -> None:
 
     is_near = _process(variable.device) == _process(device)
     pieces = [()] if is_near else list(_pieces(variable.shape, variable.dtype.size))
+    if pieces == [()] and devices.copies(variable.device, device):
+        with contextlib.suppress(tf.errors.ResourceExhaustedError):  # of pinned memory
+            _carry(variable, twin)
+            return
     if pieces == [()]:
         with tf.device(variable.device):
             value = variable.read_value_no_copy()
@@ -184,6 +188,52 @@ def _copy(variable: Any, twin: Any, device: str) -> None:
             twin[piece].assign(part)
         del part
         _await(twin, device)
+
+
+def pin(variables: Iterable[Any], gpu: str) -> None:
+    """Puts variables of the host into pinned memory, from which a GPU copies while it computes.
+
+    What was moved there from the GPU lies in such memory already; what was made on the host does
+    not, and takes a turn over the GPU. A variable for which one of them has no room stays as it is.
+    """
+    import tensorflow as tf
+
+    for variable in variables:
+        if variable._unique_id not in _pinned:
+            with tf.init_scope(), contextlib.suppress(tf.errors.OpError):
+                _carry(variable, variable, gpu)
+
+
+def _carry(variable: Any, target: Any, over: str = "") -> None:
+    """Fills `target`, on the host, with a variable's value as it arrives from a GPU.
+
+    A function does it, for its executor, which knows that the value comes from a GPU, receives it
+    in pinned memory; an assignment takes that memory over.
+
+    Args:
+      variable: the one that is read.
+      target: the one that is filled; it may be the same.
+      over: a GPU by whose way the value goes; "" if the variable is on one.
+    """
+    import tensorflow as tf
+
+    @tf.function
+    def carry() -> None:
+        with tf.device(variable.device):
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        if over:
+            with tf.device(over):
+                value = tf.raw_ops.DeepCopy(x=value)
+        with tf.device(target.device):
+            tf.raw_ops.AssignVariableOp(resource=target.handle, value=value)
+
+    carry()
+    _await(target, target.device)
+    _pinned.add(variable._unique_id)
+
+
+_pinned: set[str] = set()
+"""Identities of the variables whose values were put into pinned memory."""
 
 
 def _await(twin: Any, device: str) -> None:
