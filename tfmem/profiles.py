@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from typing import Any, TypeVar
 
 from tfmem import store
@@ -74,7 +73,7 @@ def keep_probe(found: Link | Rates, machine: Machine, *facts: str) -> None:
 def fingerprint(graph: Graph) -> str:
     """Of what a graph computes, not of where."""
     lines = (f"{n.name} {n.op} {n.nbytes} {' '.join(map(str, n.inputs))}" for n in graph.nodes)
-    facts = (metadata.version("tensorflow"), *lines)
+    facts = (store.version_of("tensorflow"), *lines)
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()
 
 

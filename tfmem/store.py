@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from importlib import metadata
 from pathlib import Path
 
 import platformdirs
@@ -51,3 +53,14 @@ def save(kind: str, key: str, text: str) -> None:
             error,
             DIRECTORY,
         )
+
+
+def version_of(package: str) -> str:
+    """The version of a package that is loaded, or else installed; "" if it is neither."""
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    if loaded is not None:
+        return str(loaded)
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""

@@ -217,7 +217,6 @@ def _carry(variable: Any, target: Any, over: str = "") -> None:
     """
     import tensorflow as tf
 
-    @tf.function
     def carry() -> None:
         with tf.device(variable.device):
             value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
@@ -227,7 +226,7 @@ def _carry(variable: Any, target: Any, over: str = "") -> None:
         with tf.device(target.device):
             tf.raw_ops.AssignVariableOp(resource=target.handle, value=value)
 
-    carry()
+    tf.function(carry)()
     _await(target, target.device)
     _pinned.add(variable._unique_id)
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
-from importlib import metadata
 
 from tfmem import store
 from tfmem.bodies import Bodies
@@ -64,8 +63,8 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         repr((request.device, request.host, request.budget, request.limit, request.max_slowdown)),
         repr((sorted(request.techniques), request.beside)),
         *_texts(bodies or {}),
-        metadata.version("tfmem"),
-        metadata.version("tensorflow"),
+        store.version_of("tfmem"),
+        store.version_of("tensorflow"),
     ]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
 
