@@ -167,11 +167,18 @@ def device_limit(device: str) -> int | None:
         return None
     if devices.kind(name) == "CPU":
         return _cpu_limit() if _cpu_uses_bfc() else None
-    # `device_lib` is outside the public interface; seen to work in TensorFlow 2.21.
-    from tensorflow.python.client import device_lib
+    # Private parts of TensorFlow; seen to work with 2.21. The public list of devices with limits
+    # makes devices of its own, whose limits are not those of this process's configuration.
+    from tensorflow.python import pywrap_tfe
+    from tensorflow.python.client import pywrap_tf_session as session
+    from tensorflow.python.eager import context
 
-    limits = {known.name: known.memory_limit for known in device_lib.list_local_devices()}
-    return int(limits[devices.short_name(name)]) or None
+    known = pywrap_tfe.TFE_ContextListDevices(context.context()._handle)
+    limits = {
+        session.TF_DeviceListName(known, i): session.TF_DeviceListMemoryBytes(known, i)
+        for i in range(session.TF_DeviceListCount(known))
+    }
+    return int(limits[name]) or None
 
 
 def claim_memory(device: str | None = None) -> None:
