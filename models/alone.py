@@ -10,12 +10,14 @@ from tfmem.limited import run_limited
 _UNLIMITED = 2**36
 """Bytes of the limit that stands for none: TensorFlow's own default for the CPU."""
 
+_GROWING = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+
 
 def run_alone(setting: Setting, *, gpu: bool, timeout: float) -> Row:
     """The row of a setting, whatever becomes of the process.
 
     The allocator takes its whole limit at once, so that what fits does not depend on the regions in
-    which it would have grown.
+    which it would have grown; where there is no limit it grows, to leave room for others on a GPU.
 
     Args:
       setting: what to train.
@@ -29,6 +31,7 @@ def run_alone(setting: Setting, *, gpu: bool, timeout: float) -> Row:
         timeout=timeout,
         reserve=setting.own_limit is not None,
         gpu=gpu,
+        environment=_GROWING if setting.own_limit is None else None,
     )
     if done.status == "ok":
         return Row(**done.result)

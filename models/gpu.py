@@ -143,13 +143,13 @@ def check(terms: Terms) -> Path:
 
 
 def _workers(terms: Terms) -> int:
-    """Processes side by side: as many as cores and the GPU's memory allow, at most eight."""
+    """Processes side by side: as many as cores and the GPU's memory allow, at most six."""
     cores = len(os.sched_getaffinity(0))
     if not terms.gpu:
         return max(1, cores // 2)
     said = _nvidia_smi("memory.total")
     fitting = int(float(said or 0) * 2**20 / (_ROOM * terms.limit))
-    return max(1, min(8, cores // 2, fitting))
+    return max(1, min(6, cores // 2, fitting))
 
 
 def _nvidia_smi(query: str) -> str:

@@ -369,7 +369,8 @@ def _build(setting: Setting, tiers: Tiers) -> Task:
     if setting.machines:
         starts = int(setting.starts_on_host)
         config = dataclasses.replace(config, machines=setting.machines, on_hosts=starts)
-    on_host = setting.starts_on_host and tiers.host and not setting.machines
+    has_host = tiers.is_gpu or tiers.host
+    on_host = setting.starts_on_host and has_host and not setting.machines
     with tfmem.host_variables() if on_host else contextlib.nullcontext():
         return load(setting.model).build(config)
 

@@ -15,9 +15,10 @@ from tensorflow.python.eager import context as eager_context
 
 from models.train import load
 from tests.functions import CASES, matrix
-from tfmem import devices, grappler
+from tfmem import devices, grappler, profiler, profiles
 from tfmem.arguments import flat_arguments
 from tfmem.capture import Captured, capture
+from tfmem.costs import Copies
 from tfmem.entry import passes_of
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.ir import ARG, VARIABLE, Node, Value
@@ -398,7 +399,7 @@ def test_a_gpus_graph_has_its_layouts_and_leaves_on_the_host_what_its_kernels_do
     assert "MaxPool" not in {by_name[name].op for name in captured.workspace}
 
 
-def test_copies_of_a_gpu_are_rebuilt_as_its_own_kernels(a_gpu):
+def test_copies_of_a_gpu_are_its_own_kernels_unless_others_are_faster(a_gpu, monkeypatch):
     step, args = pictures()
     captured = capture(step.get_concrete_function(*args), device="GPU:0", args=args)
     graph = captured.graph
@@ -413,6 +414,10 @@ def test_copies_of_a_gpu_are_rebuilt_as_its_own_kernels(a_gpu):
         host=LOCAL,
     )
     rewritten = rebuild(captured, run_passes(graph, passes_of(plan)))
+    monkeypatch.setattr(profiles, "_kept", {})
+    profiles.keep_probe(Copies(on_device=False), profiler.machine(), GPU, LOCAL)
+    other = run_passes(graph, passes_of(plan))
+    assert [node.device for node in other.nodes if node.origin] == [LOCAL, LOCAL]
     operations = {op.type: op for op in rewritten.function.graph.get_operations()}
     out, back = operations[TO_HOST], operations[FROM_HOST]
     assert out.device == back.device == GPU

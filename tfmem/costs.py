@@ -62,6 +62,13 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Copies:
+    """Which form of copy is the faster one, where a device has both (see `passes.transfer`)."""
+
+    on_device: bool
+
+
+@dataclass(frozen=True)
 class Rates:
     """How fast a device computes.
 

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, replace
 
 from tqdm import tqdm
 
-from tfmem import devices, measure, variables
+from tfmem import devices, measure, profiler, profiles, variables
 from tfmem.bodies import Bodies
 from tfmem.capture import Captured
 from tfmem.clones import with_clones
-from tfmem.costs import Costs
+from tfmem.costs import Copies, Costs
 from tfmem.errors import BudgetError, Error
 from tfmem.ir import Graph
 from tfmem.passes.linearise import Linearise
@@ -125,7 +125,7 @@ def _measured_peak(device: str) -> int | None:
 def passes_of(plan: Plan) -> list[Pass]:
     """The passes that carry a plan out, in their order."""
     passes: list[Pass] = []
-    route = Route(plan.host, plan.device if devices.copies(plan.device, plan.host) else "")
+    route = _route(plan.device, plan.host)
     if plan.recomputations:
         passes.append(Recompute(plan.recomputations))
     if plan.order:
@@ -137,6 +137,14 @@ def passes_of(plan: Plan) -> list[Pass]:
     if plan.order:
         passes.append(Linearise(plan.device, plan.window))
     return passes
+
+
+def _route(device: str, host: str) -> Route:
+    """How values cross: by a GPU's own kernels, unless the other form was measured to be faster."""
+    if not devices.copies(device, host):
+        return Route(host)
+    known = profiles.probed(Copies, profiler.machine(), device, host)
+    return Route(host, "" if known and not known.on_device else device)
 
 
 def rewritten_bodies(bodies: Bodies, plan: Plan) -> dict[str, tuple[Graph, Graph]]:

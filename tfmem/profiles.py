@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from tfmem import store
-from tfmem.costs import Link, Measured, Rates
+from tfmem.costs import Copies, Link, Measured, Rates
 from tfmem.ir import Graph
 
 _log = logging.getLogger("tfmem")
 
-Probed = TypeVar("Probed", Link, Rates)
+Probed = TypeVar("Probed", Link, Rates, Copies)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def keep_measured(graph: Graph, device: str, machine: Machine, measured: Measure
 
 
 def probed(kind: type[Probed], machine: Machine, *facts: str) -> Probed | None:
-    """A link, or rates, that was probed for such facts; None if there is none that can be used."""
+    """What was probed for such facts; None if there is nothing that can be used."""
     kept = _load("probes", machine.key(kind.__name__, *facts), machine)
     try:
         return kind(**kept["probe"]) if kept else None
@@ -64,7 +64,7 @@ def probed(kind: type[Probed], machine: Machine, *facts: str) -> Probed | None:
         return None
 
 
-def keep_probe(found: Link | Rates, machine: Machine, *facts: str) -> None:
+def keep_probe(found: Link | Rates | Copies, machine: Machine, *facts: str) -> None:
     """Keeps what was probed, in this process and on disk."""
     key = machine.key(type(found).__name__, *facts)
     _save("probes", key, machine, {"probe": asdict(found)})
