@@ -74,15 +74,15 @@ class Row:
       predicted_peak_bytes: by the plan; None without one.
       step_seconds: median over the steps after those that warm up.
       parameters: how many numbers are trained.
-      tokens: what a step trains on, as the model counts it: tokens, pictures, frames.
       losses: of each step.
       predicted_slowdown: the plan's step time over the original's, both simulated.
-      predicted_seconds: the plan's step time, simulated.
       used: how many values the plan recomputes and swaps, and how many variables it places.
       least_bytes: where a budget was refused, the least that would not be.
       outcome: "trained", "out of memory", "refused: ..." (by tfmem), "cannot run: ..." (a
         comparator, and why) or "error: ...".
       config: the fields of the model's configuration that are not the default's.
+      predicted_seconds: the plan's step time, simulated.
+      tokens: what a step trains on, as the model counts it: tokens, pictures, frames.
     """
 
     model: str
@@ -92,14 +92,14 @@ class Row:
     predicted_peak_bytes: int | None = None
     step_seconds: float | None = None
     parameters: int | None = None
-    tokens: int | None = None
     losses: tuple[float, ...] = ()
     predicted_slowdown: float | None = None
-    predicted_seconds: float | None = None
     used: dict[str, int] = dataclasses.field(default_factory=dict)
     least_bytes: int | None = None
     outcome: str = "trained"
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
+    predicted_seconds: float | None = None
+    tokens: int | None = None
 
     @property
     def has_trained(self) -> bool:

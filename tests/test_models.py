@@ -323,7 +323,7 @@ def test_a_row_is_one_line_of_json_with_the_named_fields():
     fields = json.loads(json.dumps(dataclasses.asdict(row)))
     named = (
         "model mode limit_bytes measured_peak_bytes predicted_peak_bytes step_seconds parameters "
-        "losses predicted_slowdown used least_bytes outcome config"
+        "losses predicted_slowdown used least_bytes outcome config predicted_seconds tokens"
     )
     assert list(fields) == named.split()
     assert train.Row(**fields).losses == [1.0, 0.5]
