@@ -39,6 +39,7 @@ from models.table import (
     show_bytes,
     show_count,
     show_difference,
+    show_error,
     show_losses,
     show_seconds,
     table,
@@ -204,9 +205,7 @@ def _figures(row: Row) -> list[str]:
 
 
 def _prediction_error(row: Row) -> str:
-    if not row.measured_peak_bytes or not row.predicted_peak_bytes:
-        return "-"
-    return f"{row.predicted_peak_bytes / row.measured_peak_bytes - 1:+.1%}"
+    return show_error(row.predicted_peak_bytes, row.measured_peak_bytes)
 
 
 def _setting(model: str, steps: int) -> Setting:
@@ -338,7 +337,7 @@ def _gpu() -> None:
         path = gpu.Notes(terms).page
         print(f"{path.read_text(encoding='utf-8')}\nThere is no GPU here: nothing was measured.")
         raise SystemExit(3)
-    path = gpu.check(terms)
+    path = gpu.check(terms).page
     print(f"{path.read_text(encoding='utf-8')}\nwrote {path}")
 
 

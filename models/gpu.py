@@ -9,13 +9,9 @@ measured stays measured when the time is over.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import datetime
-import fcntl
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -27,16 +23,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
-import tfmem
 from models import overlap, published
 from models.alone import run_alone
-from models.capacity import largest
+from models.capacity import capacity
 from models.comparators import COMPARATORS
-from models.results import FIVE, reached
-from models.table import markdown, show_bytes, show_count, show_seconds
-from models.train import Row, Setting, load
+from models.results import FIVE, gain, place_and_versions, reached
+from models.table import (
+    markdown,
+    show_bytes,
+    show_count,
+    show_error,
+    show_ratio,
+    show_seconds,
+)
+from models.train import Row, Setting, load, locked
 from tfmem.limited import run_limited
 
 SECTIONS = ("checks", "overlap", "five models", "largest")
@@ -92,6 +92,11 @@ class Terms:
     only: tuple[str, ...] = ()
     chain: overlap.Chain = dataclasses.field(default_factory=overlap.Chain)
 
+    @property
+    def lock(self) -> str:
+        """Path of the file that is locked while a run makes its steps."""
+        return str(self.out / "lock")
+
 
 class Notes:
     """What was measured so far, by section, model and name; kept on disk as it comes."""
@@ -132,14 +137,14 @@ class Notes:
             self.page.write_text(page(self), encoding="utf-8")
 
 
-def check(terms: Terms) -> Path:
-    """Runs the sections and returns the page; what does not fit into the time is left out."""
+def check(terms: Terms) -> Notes:
+    """Runs the sections; what does not fit into the time is left out."""
     notes = Notes(terms)
     jobs = [job for section, job in _jobs(terms, notes) if not terms.only or section in terms.only]
     with ThreadPoolExecutor(_workers(terms)) as pool:
         for done in [pool.submit(job) for job in jobs]:
             done.result()
-    return notes.page
+    return notes
 
 
 def _workers(terms: Terms) -> int:
@@ -170,7 +175,7 @@ def _jobs(terms: Terms, notes: Notes) -> Iterator[tuple[str, Callable[[], None]]
     yield "overlap", lambda: _overlap(notes)
     settings = [
         Setting(model, terms.config, steps=_STEPS, limit=terms.limit, profile="measured",
-                lock=str(terms.out / "lock"))
+                lock=terms.lock)
         for model in FIVE
     ]  # fmt: skip
     for setting in settings:
@@ -224,25 +229,24 @@ def _quarter(notes: Notes, setting: Setting) -> None:
 
 def _search(notes: Notes, setting: Setting, mode: str) -> None:
     """The largest size of a model that trains under the limit, as far as time allows."""
-    model = load(setting.model)
-    growth, rounded = model.GROWTH, getattr(model, "rounded", int)
+    growth = load(setting.model).GROWTH
     _, guess, times = _LARGEST[setting.model]
     if notes.terms.config != "published":
         guess = getattr(setting.make_config(), growth)
+    start = dataclasses.replace(
+        setting, changes={growth: guess * (times if mode == "tfmem" else 1)}
+    )
 
-    def probe(value: int) -> Row:
-        changes = {growth: rounded(value)}
-        row = _run(notes, setting.in_mode(mode, changes, starts_on_host=True))
-        if row.has_trained:  # kept at once: the search may not end
-            best = notes.rows.get(("largest", setting.model, mode))
-            if best is None or best.config[growth] < row.config[growth]:
-                _add(notes, "largest", setting.model, mode, row)
+    def run(one: Setting) -> Row:
+        row = _run(notes, one)
+        best = notes.rows.get(("largest", setting.model, mode))
+        if row.has_trained and (best is None or best.config[growth] < row.config[growth]):
+            _add(notes, "largest", setting.model, mode, row)  # at once: the search may not end
         return row
 
-    found = largest(probe, guess * (times if mode == "tfmem" else 1), _RESOLUTION)
-    if found is None and notes.left > _LEAST_SECONDS:
-        row = Row(setting.model, mode, setting.limit, outcome="nothing trains")
-        _add(notes, "largest", setting.model, mode, row)
+    (found,) = capacity(start, (mode,), run, resolution=_RESOLUTION, first_guess=1.0)
+    if not found.has_trained and notes.left > _LEAST_SECONDS:
+        _add(notes, "largest", setting.model, mode, found)
 
 
 def _checks(notes: Notes) -> None:
@@ -250,7 +254,7 @@ def _checks(notes: Notes) -> None:
     from tests.gpu_checks import CHECKS
 
     for name, limit in CHECKS.items():
-        with _turn(notes.terms.out / "lock"):
+        with locked(notes.terms.lock):
             if notes.left < _LEAST_SECONDS:
                 notes.add("checks", name, {"outcome": _NO_TIME})
                 continue
@@ -267,7 +271,7 @@ def _checks(notes: Notes) -> None:
 
 
 def _overlap(notes: Notes) -> None:
-    with _turn(notes.terms.out / "lock"):
+    with locked(notes.terms.lock):
         done = run_limited(
             "models.overlap:measure_overlap",
             dataclasses.asdict(notes.terms.chain),
@@ -279,14 +283,6 @@ def _overlap(notes: Notes) -> None:
     print(f"  overlap: {done.status} {done.error[:200]}", flush=True)
     if done.status == "ok":
         notes.add("overlap", "chain", done.result)
-
-
-@contextlib.contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """The lock that runs make their steps under."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 # The page.
@@ -312,10 +308,8 @@ def _head(notes: Notes) -> str:
     where = _nvidia_smi("name") or "no GPU"
     return (
         f"# On {where if terms.gpu else 'the CPU, a rehearsal'}\n\n"
-        f"{datetime.date.today()}, {platform.machine()}, {len(os.sched_getaffinity(0))} cores; "
-        f"Python {platform.python_version()}, TensorFlow {tf.__version__}, tfmem "
-        f"{tfmem.__version__}; {terms.config} sizes, limit {show_bytes(terms.limit)}. Peaks are "
-        "those of the device's allocator, step times medians after the steps that warm up."
+        f"{place_and_versions()}; {terms.config} sizes, limit {show_bytes(terms.limit)}. Peaks "
+        "are those of the device's allocator, step times medians after the steps that warm up."
     )
 
 
@@ -351,54 +345,31 @@ def _five_tables(notes: Notes) -> str:
 def _line(name: str, row: Row | None, free: Row | None) -> list[str]:
     if row is None:
         return [name, *["-"] * 7]
-    less, times = _ratios(row, free)
+    gains = gain(free, row)
+    less, times = (f"{one:.2f}" for one in gains) if gains else ("-", "-")
     return [
-        name, show_bytes(row.measured_peak_bytes), _number(less), show_seconds(row.step_seconds),
-        _number(times), _error(row.predicted_peak_bytes, row.measured_peak_bytes),
-        _error(row.predicted_seconds, row.step_seconds), row.outcome[:70],
+        name, show_bytes(row.measured_peak_bytes), less, show_seconds(row.step_seconds), times,
+        show_error(row.predicted_peak_bytes, row.measured_peak_bytes),
+        show_error(row.predicted_seconds, row.step_seconds), row.outcome[:70],
     ]  # fmt: skip
-
-
-def _ratios(row: Row | None, free: Row | None) -> tuple[float | None, float | None]:
-    """How many times less memory than another row, at how many times its step."""
-    if not row or not free or not row.has_trained or not free.has_trained:
-        return None, None
-    assert row.measured_peak_bytes
-    assert row.step_seconds
-    return (
-        (free.measured_peak_bytes or 0) / row.measured_peak_bytes,
-        row.step_seconds / (free.step_seconds or 1.0),
-    )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _error(predicted: float | None, measured: float | None) -> str:
-    return f"{predicted / measured - 1:+.1%}" if predicted and measured else "-"
 
 
 def _summary(notes: Notes) -> str:
     """The figures that are asked for, beside what was measured."""
 
-    def ratios(name: str, other: str, models: Sequence[str]) -> Iterator[tuple[float, float]]:
-        for model in models:
-            rows = (notes.rows.get(("five models", model, one)) for one in (name, other))
-            less, times = _ratios(*rows)
-            if less and times:
-                yield less, times
+    def gains(name: str, other: str, models: Sequence[str]) -> list[tuple[float, float]]:
+        rows = [[notes.rows.get(("five models", m, one)) for one in (other, name)] for m in models]
+        return [found for pair in rows if (found := gain(*pair))]
 
-    def mean(pairs: Iterator[tuple[float, float]]) -> tuple[str, str]:
-        found = list(pairs)
+    def mean(found: list[tuple[float, float]]) -> tuple[str, str]:
         if not found:
             return "-", "-"
         less, times = (statistics.mean(column) for column in zip(*found, strict=True))
         return f"{less:.2f} ({len(found)} models)", f"{times:.2f}"
 
-    average = mean(ratios(_QUARTER, _FREE, FIVE))
-    moe = mean(ratios(_QUARTER, _FREE, FIVE[:1]))
-    fitting = [times for _, times in ratios(_AT_LIMIT, _PLAIN, FIVE)]
+    average = mean(gains(_QUARTER, _FREE, FIVE))
+    moe = mean(gains(_QUARTER, _FREE, FIVE[:1]))
+    slowest = max((times for _, times in gains(_AT_LIMIT, _PLAIN, FIVE)), default=None)
     known = [
         (row.predicted_peak_bytes / row.measured_peak_bytes - 1,
          (row.predicted_seconds or 0.0) / row.step_seconds - 1)
@@ -415,7 +386,7 @@ def _summary(notes: Notes) -> str:
         ["predicted peak, worst", "5 %", "-", f"{worst[0]:.1%}" if worst else "-"],
         ["predicted step, worst", "15 %", "-", f"{worst[1]:.1%}" if worst else "-"],
         ["where plain fits: times plain's step, most", "1.01", "-",
-         _number(max(fitting, default=None))],
+         f"{slowest:.2f}" if slowest else "-"],
     ]  # fmt: skip
     return markdown(["", "asked", "published", "measured"], lines)
 
@@ -437,13 +408,9 @@ def _largest_table(notes: Notes) -> str:
             sizes = [one and one.config.get(growth) for one in (row, plain)]
             rate = row.tokens / row.step_seconds if row.tokens and row.step_seconds else None
             lines.append([
-                title, mode, f"{growth} {sizes[0]}" if sizes[0] else "-", _over(*sizes),
-                show_count(row.parameters), _over(row.parameters, plain and plain.parameters),
+                title, mode, f"{growth} {sizes[0]}" if sizes[0] else "-", show_ratio(*sizes),
+                show_count(row.parameters), show_ratio(row.parameters, plain and plain.parameters),
                 show_bytes(row.measured_peak_bytes), show_seconds(row.step_seconds),
                 show_count(rate), row.outcome[:60],
             ])  # fmt: skip
     return markdown(header, lines)
-
-
-def _over(one: float | None, other: float | None) -> str:
-    return f"{one / other:.1f}" if one and other else "-"

@@ -93,7 +93,7 @@ def from_fields(fields: Mapping[str, Any]) -> Overlap:
 def overlap(chain: Chain) -> Overlap:
     """Measures on the scarce device of this process; a CPU's host is a second process."""
     device = devices.scarce()
-    with _host_of(device) as host:
+    with host_of(device) as host:
         x = tf.fill((chain.side, chain.side), 1e-3)
         weight = tf.linalg.diag(tf.fill((chain.side,), 0.5))
         variants = _variants(chain, (x, weight), device, host)
@@ -124,8 +124,12 @@ def overlap(chain: Chain) -> Overlap:
 
 
 @contextlib.contextmanager
-def _host_of(device: str) -> Iterator[str]:
-    if devices.kind(device) == "GPU":
+def host_of(device: str) -> Iterator[str]:
+    """The full name of a local device's host: a GPU's CPU, a CPU's second process.
+
+    Variables that are to be moved there are made inside.
+    """
+    if devices.is_gpu(device):
         yield devices.cpu_of(device)
         return
     with tfmem.host_process() as host:

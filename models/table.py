@@ -44,6 +44,16 @@ def show_seconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.3g} s"
 
 
+def show_ratio(above: float | None, below: float | None) -> str:
+    """How many times the second the first is; "-" where either is missing or 0."""
+    return f"{above / below:.2f}" if above and below else "-"
+
+
+def show_error(predicted: float | None, measured: float | None) -> str:
+    """How far a prediction was off, in percent; "-" where either is missing or 0."""
+    return f"{predicted / measured - 1:+.1%}" if predicted and measured else "-"
+
+
 def show_difference(difference: float | None) -> str:
     """A relative difference; "bitwise" for none at all, "-" for None."""
     if difference is None:

@@ -262,7 +262,7 @@ def _train(
     if plan is not None:
         progress |= _predictions(plan)
 
-    stack.enter_context(_locked(setting.lock))
+    stack.enter_context(locked(setting.lock))
     tiers.reset()
     if setting.report and isinstance(step, tfmem.Optimized):
         stack.callback(_write_report, step, batch, setting.report)
@@ -286,8 +286,8 @@ def _train(
 
 
 @contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
-    """Waits until no other process is in this scope with the same file."""
+def locked(path: str) -> Iterator[None]:
+    """Waits until no one else is in this scope with the same file; "" waits for nothing."""
     if not path:
         yield
         return
@@ -360,7 +360,7 @@ def _start(setting: Setting, stack: contextlib.ExitStack) -> Tiers:
         host,
         lambda: tf.config.experimental.reset_memory_stats(device),
         lambda: measure.memory_info(device)[1],
-        devices.kind(device) == "GPU",
+        devices.is_gpu(device),
     )
 
 

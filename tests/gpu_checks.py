@@ -7,15 +7,13 @@ tfmem itself needs is imported.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import tfmem
-from models.overlap import ON_DEVICE, ON_HOST, PLAIN, Chain, overlap
+from models.overlap import ON_DEVICE, ON_HOST, PLAIN, Chain, host_of, overlap
 from tfmem import devices, measure, profiler
 from tfmem.capture import capture
 
@@ -32,17 +30,6 @@ CHECKS = {
     "keras_does_not_compile": 512 * MIB,
 }
 """Checks, and the limit in bytes of the device that each runs on."""
-
-
-@contextlib.contextmanager
-def a_host() -> Iterator[str]:
-    """The full name of the scarce device's host; variables are to be made inside."""
-    device = devices.scarce()
-    if devices.kind(device) == "GPU":
-        yield devices.cpu_of(device)
-        return
-    with tfmem.host_process() as host:
-        yield host
 
 
 def network(layers: int = LAYERS) -> tuple[list[tf.Variable], Any, tf.Tensor]:
@@ -76,7 +63,7 @@ def copies_free_memory() -> dict[str, Any]:
     """Each form of copy lowers the peak and changes no number."""
     found = overlap(Chain(side=1024, layers=24, steps=2))
     assert found.is_equal
-    forms = {ON_HOST} | ({ON_DEVICE} if devices.kind(devices.scarce()) == "GPU" else set())
+    forms = {ON_HOST} | ({ON_DEVICE} if devices.is_gpu(devices.scarce()) else set())
     assert found.ratios.keys() == forms
     for form in forms:
         assert found.peak_bytes[form] < 0.8 * found.peak_bytes[PLAIN], found.peak_bytes
@@ -85,7 +72,7 @@ def copies_free_memory() -> dict[str, Any]:
 
 def a_step_fits_that_did_not() -> dict[str, Any]:
     """Where the original runs out of memory, the planned one gives its first losses."""
-    with a_host() as host:
+    with host_of(devices.scarce()) as host:
         _, step, x = network()
         x = tf.repeat(x, 8, 0)
         try:
@@ -102,7 +89,7 @@ def a_step_fits_that_did_not() -> dict[str, Any]:
 
 def variables_live_on_the_host() -> dict[str, Any]:
     """Variables that do not fit are held on the host, and learn the same."""
-    with a_host() as host:
+    with host_of(devices.scarce()) as host:
         variables, step, x = network()
         start = [variable.numpy() for variable in variables]
         original = tf.function(step)
@@ -122,7 +109,7 @@ def variables_live_on_the_host() -> dict[str, Any]:
 
 def kernels_are_measured() -> dict[str, Any]:
     """Traced steps tell what each node takes; the next plan is made of that."""
-    with a_host() as host:
+    with host_of(devices.scarce()) as host:
         _, step, x = network()
         planned = tfmem.optimize(step, budget=70 * MIB, host=host, profile="measured")
         before = planned.plan(x).step_seconds
@@ -138,7 +125,7 @@ def kernels_are_measured() -> dict[str, Any]:
 def links_are_probed() -> dict[str, Any]:
     """The link to the host has a speed each way, and one for both."""
     device = devices.scarce()
-    with a_host() as host:
+    with host_of(devices.scarce()) as host:
         link = profiler.probe_link(device, host, 2048)
     assert 1e8 < link.to_host < 1e12
     assert 1e8 < link.from_host < 1e12
@@ -171,7 +158,7 @@ def pictures_are_predicted() -> dict[str, Any]:
     concrete = function.get_concrete_function(images, labels)
     graph = capture(concrete, device=device, args=(images, labels)).graph
     turned = sum("LayoutOptimizer" in node.name for node in graph.nodes)
-    assert bool(turned) == (devices.kind(device) == "GPU"), turned
+    assert bool(turned) == devices.is_gpu(device), turned
     planned = tfmem.optimize(step, budget=900 * MIB, techniques=["order", "recompute"],
                              profile="measured")  # fmt: skip
     for _ in range(6):

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from models import gpu
 from models.results import FIVE
-from models.train import Row, Setting
+from models.train import Row, Setting, load
 from tests.gpu_checks import CHECKS
 from tfmem.limited import run_limited
 
@@ -45,11 +45,9 @@ def run(name: str, gpu: bool) -> None:
 def fake(setting: Setting, *, gpu: bool, timeout: float) -> Row:
     """A model of 16 GB at its usual size; tfmem trains up to 640 GB, plain up to its limit."""
     assert 0 < timeout <= 60
-    usual = setting.make_config()
-    grown = {"moe_transformer": "experts", "resnet": "depth", "deepspeech": "length"}
-    growth = grown.get(setting.model)
-    size = getattr(usual, growth) / getattr(Setting(setting.model, setting.config).make_config(),
-                                            growth) if growth else 1.0  # fmt: skip
+    model = load(setting.model)
+    usual = getattr(model.CONFIGS[setting.config], model.GROWTH)
+    size = setting.changes.get(model.GROWTH, usual) / usual
     need = int(16e9 * size)
     row = Row(setting.model, setting.mode, setting.limit, config=setting.changes,
               parameters=int(1e9 * size), tokens=1000)  # fmt: skip
@@ -65,14 +63,7 @@ def fake(setting: Setting, *, gpu: bool, timeout: float) -> Row:
 
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **terms: object) -> gpu.Notes:
     monkeypatch.setattr(gpu, "run_alone", fake)
-    made = gpu.Terms(tmp_path, only=("five models", "largest"), gpu=False, **terms)
-    kept = []
-    monkeypatch.setattr(gpu, "Notes", lambda terms: kept.append(notes(terms)) or kept[-1])
-    assert gpu.check(made) == tmp_path / "RESULTS.md"
-    return kept[0]
-
-
-notes = gpu.Notes
+    return gpu.check(gpu.Terms(tmp_path, only=("five models", "largest"), gpu=False, **terms))
 
 
 def test_the_page_of_a_gpu_holds_what_is_asked_against_what_was_measured(

@@ -31,11 +31,11 @@ from models import (
     wgan_gp,
 )
 from models.adafactor import Adafactor
+from models.alone import run_alone
 from models.book import Book
 from models.capacity import largest
 from models.frontier import lowest, started
 from models.task import Task
-from tfmem.limited import run_limited
 
 TINY = {
     "layers": 1,
@@ -181,9 +181,7 @@ def test_a_model_spread_over_machines_gives_the_same_losses_within_the_budget():
     """Two servers with a host each, against the same model in one process."""
 
     def run(**changes) -> train.Row:
-        made = dataclasses.asdict(dataclasses.replace(setting, **changes))
-        done = run_limited("models.train:train_alone", made, limit_bytes=2**36, timeout=240)
-        return train.Row(**done.result)
+        return run_alone(dataclasses.replace(setting, **changes), gpu=False, timeout=240)
 
     sizes = TINY | {"d_model": 64, "hidden": 256, "length": 64, "experts": 6, "split": 2}
     setting = train.Setting("moe_transformer", changes=sizes, steps=4)

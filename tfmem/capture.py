@@ -24,7 +24,7 @@ from tfmem.bodies import Bodies
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
 from tfmem.inference import BODIES, Input, as_shape, is_variable
-from tfmem.ir import ARG, VARIABLE, Graph, Node, Value
+from tfmem.ir import Graph, Node, Value
 
 _MAX_SOURCES = 500
 _SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
@@ -264,9 +264,8 @@ def _place_of(item: Input, actual: Any, device: str) -> str:
 
 
 def _input_node(item: Input, actual: Any, place: str, reader: inference.Reader) -> Node:
-    op = VARIABLE if is_variable(item) else ARG
     tensor = _tensor_of(item, actual)
-    if op == VARIABLE:
+    if is_variable(item):
         held = item.handle.shape_and_type[0]
         dtype, shape = tf.as_dtype(held.dtype), as_shape(tf.TensorShape(held.shape))
         if (shape is None or None in shape) and hasattr(tensor, "numpy"):
@@ -276,10 +275,7 @@ def _input_node(item: Input, actual: Any, place: str, reader: inference.Reader) 
         dtype = item.dtype
         if shape is None or None in shape:
             shape = item.shape
-    nbytes = reader.nbytes(Value(item.name), op, dtype, shape)
-    if op == ARG and inference.is_gpu(place) and kernels.keeps_arguments_on_host(dtype):
-        nbytes = 0
-    return Node(item.name, op, nbytes=(nbytes,), device=place)
+    return reader.input_node(item, dtype, shape, place)
 
 
 def _signature_of(concrete: Any) -> Signature:

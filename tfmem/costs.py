@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from tfmem import devices
 from tfmem.allocator import GRAIN, Requests, most_of, requests
 from tfmem.bodies import Bodies, Body, inputs_shared
 from tfmem.ir import Graph, Node
@@ -83,13 +84,6 @@ class Rates:
     start: float
 
 
-_RATES = {"GPU": Rates(1e13, 1e12, 5e-6), "CPU": Rates(5e10, 8e9, 2e-6)}
-"""Of a usual device of each kind."""
-
-_LINKS = {"GPU": Link(1.2e10, 1.2e10, 1e-5, 0.0), "CPU": Link(1.2e9, 1.2e9, 7e-4, 1.0)}
-"""By kind of device: pinned memory over PCIe; gRPC over loopback, on the cores that compute."""
-
-
 @dataclass(frozen=True)
 class Measured:
     """What nodes took in traced steps, by name: seconds, and bytes held only while they ran.
@@ -99,6 +93,13 @@ class Measured:
 
     seconds: Mapping[str, float]
     workspace: Mapping[str, int] | None = None
+
+
+_RATES = {"GPU": Rates(1e13, 1e12, 5e-6), "CPU": Rates(5e10, 8e9, 2e-6)}
+"""Of a usual device of each kind."""
+
+_LINKS = {"GPU": Link(1.2e10, 1.2e10, 1e-5, 0.0), "CPU": Link(1.2e9, 1.2e9, 7e-4, 1.0)}
+"""By kind of device: pinned memory over PCIe; gRPC over loopback, on the cores that compute."""
 
 
 def static_costs(
@@ -120,7 +121,7 @@ def static_costs(
       device: full name of the device.
       rates: how fast it is; default: a usual device of its kind.
     """
-    kind = "GPU" if "GPU" in device else "CPU"
+    kind = devices.kind(device)
     seconds = _seconds(graph, flops, rates or _RATES[kind])
     on_host = _seconds(graph, flops, _RATES["CPU"]) if kind != "CPU" else {}
     made = Costs(seconds, dict(workspace or {}), host_seconds=on_host)

@@ -51,10 +51,15 @@ def kind(name: str) -> str:
     return name.rsplit("/device:", 1)[1].split(":")[0]
 
 
+def is_gpu(name: str) -> bool:
+    """Whether a device, by its full name, is a GPU; "" is none."""
+    return "/device:GPU:" in name
+
+
 def copies(device: str, host: str) -> bool:
     """Whether a device, by its full name, has kernels that copy to this host: a GPU has some for
     the CPU of its process."""
-    return is_local(device) and kind(device) == "GPU" and host == cpu_of(device)
+    return is_local(device) and is_gpu(device) and host == cpu_of(device)
 
 
 def cpu_of(name: str) -> str:

@@ -14,7 +14,7 @@ from tensorflow.python.framework import func_graph as func_graph_lib
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import handle_data_util
 
-from tfmem import kernels, shapes
+from tfmem import devices, kernels, shapes
 from tfmem.bodies import Body
 from tfmem.graphdefs import (
     FunctionDef,
@@ -72,11 +72,6 @@ class Input:
 def is_variable(item: Input) -> bool:
     """Whether an input is the handle of a variable."""
     return item.dtype == tf.resource and bool(item.handle and item.handle.is_set)
-
-
-def is_gpu(device: str) -> bool:
-    """Whether a device is a GPU."""
-    return "/device:GPU:" in device
 
 
 def as_shape(shape: tf.TensorShape | None) -> tuple[int | None, ...] | None:
@@ -292,7 +287,7 @@ class Reader:
             outputs = [_full(t.shape) for t in op.outputs]
             opaque = (shapes.opaque_nbytes(node_def.op, i, outputs) for i in range(len(sizes)))
             sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
-        if is_gpu(node_def.device):
+        if devices.is_gpu(node_def.device):
             for i in kernels.host_outputs(node_def, "GPU"):
                 sizes[i] = 0
         return Node(
@@ -309,11 +304,23 @@ class Reader:
         """Whether the size of a value depends on data, and the largest is counted."""
         return value in self._known and self._ops[value.node].type in shapes.BOUNDED_OPS
 
-    def nbytes(
-        self, value: Value, op: str, dtype: tf.DType, shape: tuple[int | None, ...] | None
-    ) -> int:
-        """Bytes of an output; 0, and noted as unknown, where the shape leaves that open."""
-        return self._nbytes(value, op, dtype, shape, ())
+    def input_node(
+        self,
+        item: Input,
+        dtype: tf.DType,
+        shape: tuple[int | None, ...] | None,
+        device: str,
+    ) -> Node:
+        """The node of an input that has this type and shape and lies on a device.
+
+        It takes no bytes where it is a handle, and where the shape leaves its size open, which is
+        noted.
+        """
+        op = VARIABLE if is_variable(item) else ARG
+        nbytes = self._nbytes(Value(item.name), op, dtype, shape, ())
+        if op == ARG and devices.is_gpu(device) and kernels.keeps_arguments_on_host(dtype):
+            nbytes = 0
+        return Node(item.name, op, nbytes=(nbytes,), device=device)
 
     def _nbytes(
         self,
@@ -324,7 +331,7 @@ class Reader:
         inputs: Iterable[Value],
     ) -> int:
         is_opaque = op in shapes.OPAQUE_OPS and value.index == 5
-        if (dtype in _UNSIZED and op != VARIABLE) or is_opaque:
+        if dtype in _UNSIZED or is_opaque:
             return 0
         if shape is None or None in shape:
             if dtype != tf.string:
@@ -356,7 +363,7 @@ class Reader:
         )
         if count := shapes.flops(call):
             self.flops[node_def.name] = count
-        if scratch := workspace(call, is_gpu(node_def.device)):
+        if scratch := workspace(call, devices.is_gpu(node_def.device)):
             self.workspace[node_def.name] = scratch
         return shapes.shared_input(call)
 
@@ -379,22 +386,12 @@ class Reader:
             _argument(arg.name, tensor)
             for arg, tensor in zip(function.signature.input_arg, arguments, strict=True)
         ]
-        devices = {node.name: node.device or caller.device for node in graph_def.node}
+        places = {node.name: node.device or caller.device for node in graph_def.node}
         graph, fixed = import_sized(graph_def, inputs, {}, {})
         for node in graph_def.node:
-            node.device = devices[node.name]
+            node.device = places[node.name]
         reader = Reader(graph, _Library(self._functions.values()), fixed)
-        arg_nodes = (
-            Node(
-                i.name,
-                VARIABLE if is_variable(i) else ARG,
-                nbytes=(
-                    0 if is_variable(i) else reader.nbytes(Value(i.name), ARG, i.dtype, i.shape),
-                ),
-                device=caller.device,
-            )
-            for i in inputs
-        )
+        arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)
         nodes = topological(graph_def.node)
         body = Graph(
             (*arg_nodes, *map(reader.node, nodes)),

@@ -224,7 +224,7 @@ def region_bytes(device: str) -> int | None:
     name = devices.full_name(device)
     if devices.kind(name) == "CPU":
         return (_cpu_limit() - UNCLAIMED) if name in _claimed else None
-    if not devices.is_local(name) or devices.kind(name) != "GPU":
+    if not devices.is_local(name) or not devices.is_gpu(name):
         return None
     grows = any(
         map(tf.config.experimental.get_memory_growth, tf.config.list_physical_devices("GPU"))

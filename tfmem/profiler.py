@@ -170,7 +170,7 @@ def _workspace(planes: Iterable[Any], device: str) -> dict[str, int] | None:
 
 def _is_allocator_of(name: str, device: str) -> bool:
     """Whether a BFC allocator, by its name, is that of a device."""
-    if devices.kind(device) == "GPU":
+    if devices.is_gpu(device):
         return name == f"GPU_{device.rsplit(':', 1)[1]}_bfc"
     return "cpu" in name.lower()
 
@@ -275,16 +275,16 @@ def probe_link(device: str, host: str, side: int) -> Link:
         small, large = tf.zeros([1]), tf.zeros([side * side])
     nbytes = 4 * side * side
     latency = _fastest(there, small) / 2
-    out, back = _fastest(there, large), _fastest(there_and_back, large)
+    out, round_trip = _fastest(there, large), _fastest(there_and_back, large)
     crossing = _fastest(both_ways, large) - out
     alone, together = _fastest(computing, large), _fastest(both, large)
-    copying = max(back - 2 * latency, 1e-9)
+    copying = max(round_trip - 2 * latency, 1e-9)
     return Link(
         to_host=nbytes / max(out - 2 * latency, 1e-9),
-        from_host=nbytes / max(back - out, 1e-9),
+        from_host=nbytes / max(round_trip - out, 1e-9),
         latency=latency,
-        duplex=min(2.0, max(1.0, (out + (back - out)) / max(crossing, 1e-9))),
-        contention=min(1.0, max(0.0, (together - max(alone, back)) / copying)),
+        duplex=min(2.0, max(1.0, round_trip / max(crossing, 1e-9))),
+        contention=min(1.0, max(0.0, (together - max(alone, round_trip)) / copying)),
     )
 
 
