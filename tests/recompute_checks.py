@@ -20,12 +20,8 @@ ALONE = mock.patch("tfmem.api.bytes_beside", return_value=0)
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"layers": 6, "d_model": 64, "d_head": 16, "length": 64, "dropout": 0.1},
-    "convnet": {"width": 8, "batch": 16},
     "densenet": {"layers": 4, "growth": 8, "batch": 16},
     "unet": {"width": 8, "side": 32},
-}
-
-OTHER_SIZES: dict[str, dict[str, Any]] = {
     "lstm": {"length": 14, "batch": 64},
     "moe_transformer": {"layers": 1, "d_model": 64, "hidden": 256, "heads": 2, "length": 64},
     "resnet": {"depth": 14, "width": 16, "batch": 32, "side": 32},
@@ -127,7 +123,7 @@ def _ordered(function: Any) -> tfmem.Optimized:
 
 def built(model: str) -> Task:
     module = train.load(model)
-    return module.build(type(module.CONFIGS["small"])(**(SIZES | OTHER_SIZES)[model]))
+    return module.build(type(module.CONFIGS["small"])(**SIZES[model]))
 
 
 def prepared(task: Task, share: float | None) -> tuple[Any, tfmem.Plan | None]:

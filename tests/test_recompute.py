@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.recompute_checks import OTHER_SIZES
 from tfmem.limited import run_limited
 
 GIB = 2**30
@@ -29,7 +28,7 @@ def test_twenty_steps_are_equal_in_half_the_memory(model: str) -> None:
     assert facts["difference"] < 1e-3
 
 
-@pytest.mark.parametrize("model", ["gpt", *OTHER_SIZES])
+@pytest.mark.parametrize("model", ["gpt", "lstm", "moe_transformer", "resnet"])
 def test_twenty_steps_are_equal_with_every_technique_at_once(model: str) -> None:
     facts = run("everything", model)
     plain, ordered, everything = facts["losses"]
