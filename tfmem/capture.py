@@ -19,7 +19,7 @@ import tensorflow as tf
 # Private parts of TensorFlow; seen to work with 2.21.
 from tensorflow.python.ops import handle_data_util
 
-from tfmem import devices, graphdefs, grappler, inference, kernels, sums
+from tfmem import devices, graphdefs, grappler, inference, kernels, reads, sums
 from tfmem.bodies import Bodies
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
@@ -147,7 +147,10 @@ def capture(
     graph_def = grappler.optimize(concrete, inputs, places, device)
     sums.split(graph_def, _SUMMED)
     _refuse_old_loops(graph_def, concrete)
-    nodes = graphdefs.program_order(graph_def, (op.name for op in concrete.graph.get_operations()))
+    names = [op.name for op in concrete.graph.get_operations()]
+    kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
+    reads.share(graph_def, {i.name for i in inputs if is_variable(i)}, kept, names)
+    nodes = graphdefs.program_order(graph_def, names)
     _place_nodes(nodes, inputs, places, device)
 
     sized, fixed = inference.import_sized(graph_def, inputs, actual, known or {}, concrete.graph)
@@ -161,6 +164,7 @@ def capture(
     )
     bodies = {n.name: reader.bodies(n) for n in nodes if n.op in BODIES}
     _refuse_unknown(reader.unknown, concrete)
+    must_run = sorted(op.name for op in concrete.graph.control_outputs)
     return Captured(
         graph=graph,
         bodies=bodies,
@@ -168,7 +172,7 @@ def capture(
         workspace=reader.workspace,
         variables={i.name: i.variable for i in inputs if i.variable is not None},
         inputs=tuple(inputs),
-        control_outputs=tuple(sorted(op.name for op in concrete.graph.control_outputs)),
+        control_outputs=tuple(name for name in must_run if name in graph.by_name),
         node_defs={n.name: graphdefs.bare(n) for n in nodes if n.name not in places},
         dtypes=inference.dtypes_of(sized, inputs),
         library={f.signature.name: f for f in graph_def.library.function},
