@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.host_checks import MIB, exists
+from tfmem import host
 from tfmem.limited import Outcome, run_limited
 
 pytestmark = pytest.mark.memory
@@ -117,6 +118,20 @@ def test_it_ends_when_its_owner_is_killed():
     while exists(pid) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not exists(pid)
+
+
+def test_what_a_container_has_left_is_what_is_free(tmp_path, monkeypatch):
+    most, used, statistics = (tmp_path / name for name in ("max", "current", "stat"))
+    files = (str(most), str(used), str(statistics), "inactive_file")
+    monkeypatch.setattr(host, "_CONTAINERS", (files,))
+    here = "/job:localhost/replica:0/task:0/device:CPU:0"
+    machine = host.free_bytes(here)
+    most.write_text(f"{100 * MIB}\n")
+    used.write_text(f"{70 * MIB}\n")
+    statistics.write_text(f"anon 5\ninactive_file {10 * MIB}\nactive_file 7\n")
+    assert host.free_bytes(here) == 40 * MIB
+    most.write_text("max\n")
+    assert host.free_bytes(here) == pytest.approx(machine, rel=0.2)
 
 
 def test_other_errors_pass_the_guard():

@@ -109,6 +109,12 @@ def test_layers_and_traced_functions_make_theirs_on_the_host(made, kind):
     assert made[kind] == [True, False]
 
 
+def test_a_variable_that_the_host_has_no_room_for_is_not_made(made):
+    assert made["too large"].startswith(
+        "HostMemoryError: variable 'everything' takes 4096.00 GiB on "
+    )
+
+
 def test_initial_values_are_those_made_on_the_device(made):
     assert made["same"] == [True, True]
     assert made["outside"] == [False, False, False]

@@ -207,6 +207,8 @@ def made_on_the_host() -> dict[str, Any]:
             three.build([None, 1000])
             facts["keras"] = places(three.kernel, three.bias)
             facts["lazy"] = places(*lazily_made())
+            too_large = {"shape": [2**40], "dtype": tf.float32, "name": "everything"}
+            facts["too large"] = raised(lambda: tf.Variable(lambda: tf.zeros([2**40]), **too_large))
         facts["peak"] = measure.memory_info("CPU:0")[1]
         tf.random.set_seed(7)
         here = tf.Variable(lambda: tf.random.normal([600, 1000]))

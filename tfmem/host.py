@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tfmem import devices, loopback
 from tfmem.errors import Error, HostMemoryError
@@ -33,6 +33,22 @@ _LOST = re.compile(
     r"host|Socket closed|Connection reset by peer|failed to connect to all addresses|recvmsg"
 )
 
+_CONTAINERS = (
+    (
+        "/sys/fs/cgroup/memory.max",
+        "/sys/fs/cgroup/memory.current",
+        "/sys/fs/cgroup/memory.stat",
+        "inactive_file",
+    ),
+    (
+        "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        "/sys/fs/cgroup/memory/memory.stat",
+        "total_inactive_file",
+    ),
+)
+"""Where Linux's control groups, of either version, tell a container's limit, what of it is in use,
+and what of that are files that were read (the file, and the name there)."""
 
 _running: HostProcess | None = None
 _lock = threading.RLock()
@@ -230,7 +246,8 @@ def _job(device: str) -> str:
 def free_bytes(device: str) -> int | None:
     """Bytes that could still be taken on a host device; None where that is not known.
 
-    Counts this machine's available memory, and for the host process the limit of its allocator.
+    Counts this machine's available memory, that of the container where it is in one, and for the
+    host process the limit of its allocator.
     """
     process = running()
     is_process = process is not None and device == process.device
@@ -245,10 +262,25 @@ def free_bytes(device: str) -> int | None:
 
 
 def _available_bytes() -> int | None:
-    """MemAvailable of Linux's /proc/meminfo; None on other systems."""
+    """MemAvailable of Linux, or what a container has left if that is less; None elsewhere."""
+    known = [_fact("/proc/meminfo", "MemAvailable:"), *map(_left_in, _CONTAINERS)]
+    return min((nbytes for nbytes in known if nbytes is not None), default=None)
+
+
+def _left_in(files: Sequence[str]) -> int | None:
+    """Bytes left below a container's limit; files that were read may be dropped at any time."""
+    most, used, (statistics, dropped) = files[0], files[1], files[2:]
+    limit, current, cached = _fact(most), _fact(used), _fact(statistics, dropped)
+    if limit is None or current is None:
+        return None
+    return max(0, limit - current + (cached or 0))
+
+
+def _fact(path: str, name: str = "") -> int | None:
+    """The number of bytes behind a name in one of the kernel's files; None if there is none."""
     try:
-        with open("/proc/meminfo") as lines:
-            found = re.search(r"MemAvailable:\s*(\d+) kB", lines.read())
+        with open(path, encoding="ascii") as lines:
+            found = re.search(rf"^{name}\s*(\d+)( kB)?$", lines.read(), re.MULTILINE)
     except OSError:
         return None
-    return int(found[1]) * 1024 if found else None
+    return int(found[1]) * (1024 if found[2] else 1) if found else None

@@ -23,7 +23,8 @@ from typing import Any
 
 from tfmem import devices, measure
 from tfmem import host as host_module
-from tfmem.errors import Error
+from tfmem.budget import format_bytes
+from tfmem.errors import Error, HostMemoryError
 
 _CHUNK_BYTES = 2**25
 """Most bytes of a variable in flight to another process at a time."""
@@ -330,6 +331,7 @@ def host_variables(*, min_bytes: int = 2**20, host: str | None = None) -> Iterat
         `tfmem.host_process`.
 
     Raises:
+      HostMemoryError: a variable is larger than what is free on the host; it is not made.
       tfmem.Error: the device does not exist, or there is no host.
     """
     device = devices.full_name(host) if host else default_host()
@@ -368,6 +370,7 @@ def created_on(host: str, may_place: Callable[[int], bool]) -> Iterator[list[Any
             nbytes = _declared_bytes(options)
         if nbytes is None or not may_place(nbytes):
             return next_creator(**options)
+        _check_room(nbytes, options.get("name"), host)
         with tf.device(host):
             made.append(next_creator(**options))
         return made[-1]
@@ -377,6 +380,15 @@ def created_on(host: str, may_place: Callable[[int], bool]) -> Iterator[list[Any
         return
     with tf.variable_creator_scope(create):
         yield made
+
+
+def _check_room(nbytes: int, name: str | None, host: str) -> None:
+    free = host_module.free_bytes(host)
+    if free is not None and nbytes > free:
+        raise HostMemoryError(
+            f"variable {name or 'without a name'!r} takes {format_bytes(nbytes)} on {host}, where "
+            f"{format_bytes(free)} are free; make the model smaller, or free memory on the host"
+        )
 
 
 def _initial_value(options: dict[str, Any], host: str) -> Any:
