@@ -115,7 +115,10 @@ def _budgeted(setting: Setting, most: int | None, run: Callable[[Setting], Row])
     if setting.mode not in PLANNED or setting.budget or setting.limit or not most:
         return run(setting)
     return results.reached(
-        setting, most, run, lambda one, budget: dataclasses.replace(one, budget=int(budget))
+        setting,
+        results.QUARTER * most,
+        run,
+        lambda one, budget: dataclasses.replace(one, budget=int(budget)),
     )
 
 

@@ -45,7 +45,7 @@ _PLAIN, _KERAS = "plain TensorFlow", "plain TensorFlow, layers of Keras 3"
 _POLICY = "TensorFlowMem's policy"
 _ORDER = f"{_POLICY}: order"
 _STEPS = 6
-_QUARTER = 0.25
+QUARTER = 0.25
 """Part of plain TensorFlow's peak that the planner is asked to keep."""
 
 _ABOVE_LEAST = 1.05
@@ -111,7 +111,9 @@ def _variants(model: str, run: Run) -> dict[str, Row]:
     if most is None:
         return rows
     recomputed = dataclasses.replace(setting, mode="recompute")
-    rows[f"tfmem, order and recomputation, {_SHARE}"] = reached(recomputed, most, run, _roomy)
+    rows[f"tfmem, order and recomputation, {_SHARE}"] = reached(
+        recomputed, QUARTER * most, run, _roomy
+    )
     ours = setting.in_mode("tfmem")
     refused = run(dataclasses.replace(ours, budget=1))
     if refused.least_bytes is None:
@@ -124,22 +126,22 @@ def _variants(model: str, run: Run) -> dict[str, Row]:
         other = dataclasses.replace(setting, mode=row.mode)
         known = max(row.measured_peak_bytes or 0, least.limit_bytes or 0)
         rows[name], rows[_SAME] = _in_turn(other, within(ours, known), run)
-    budget = max(_QUARTER * most, _ABOVE_LEAST * refused.least_bytes)
+    budget = max(QUARTER * most, _ABOVE_LEAST * refused.least_bytes)
     rows[_PLAIN], rows[f"tfmem, {_SHARE}"] = _in_turn(setting, _roomy(ours, budget), run)
     rows["tfmem, least budget"] = least
     return rows
 
 
-def reached(setting: Setting, most: int, run: Run, limited: Limited) -> Row:
-    """The row of a quarter of a peak; if that is refused, of the least that is accepted.
+def reached(setting: Setting, budget: float, run: Run, limited: Limited) -> Row:
+    """The row of a budget; if that is refused, of the least that is accepted.
 
     Args:
       setting: what is planned.
-      most: the peak in bytes.
+      budget: bytes asked for first.
       run: trains a setting in a process of its own.
       limited: gives a setting a budget, and a limit if it is to have one.
     """
-    row = run(limited(setting, _QUARTER * most))
+    row = run(limited(setting, budget))
     if row.least_bytes is None:
         return row
     return run(limited(setting, _ABOVE_LEAST * row.least_bytes))

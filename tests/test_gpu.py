@@ -74,6 +74,8 @@ def test_the_page_of_a_gpu_holds_what_is_asked_against_what_was_measured(
     page = (tmp_path / "RESULTS.md").read_text()
     assert "| average: times less memory | 4 | 3.3 | 4.00 (5 models) |" in page
     assert "| average: times plain's step | 1.2 | 1.85 | 1.07 |" in page
+    assert "| MoE transformer: times less memory | 6 | 6 | 6.00 (1 models) |" in page
+    assert page.count("| tfmem, a sixth of plain's peak |") == 1
     assert "| predicted step, worst | 15 % | - | 10.0% |" in page
     assert "| where plain fits: times plain's step, most | 1.01 | - | - |" in page  # it never does
     plain, ours = (found.rows["largest", "moe_transformer", mode] for mode in ("plain", "tfmem"))
