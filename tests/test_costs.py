@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfmem.bodies import Body
-from tfmem.costs import Costs, Measured, static_costs, with_measured
+from tfmem.costs import Costs, Measured, Rates, static_costs, with_measured
 from tfmem.shapes import Call
 from tfmem.text import parse
 from tfmem.workspace import workspace
@@ -23,6 +23,18 @@ def test_seconds_come_from_operations_or_from_bytes() -> None:
     assert slow.seconds["a"] > fast.seconds["a"] > fast.seconds["w"] > 0
     assert "x" not in slow.seconds
     assert fast.to_host > slow.to_host
+
+
+def test_what_gives_out_a_buffer_that_is_there_moves_no_bytes() -> None:
+    graph = parse("""
+        w = _Variable() [1000000] @/device:GPU:0
+        r = ReadVariableOp(w:0) [1000000] @/device:GPU:0
+        flat = Reshape(r:0) [1000000] @/device:GPU:0
+        sizes = Shape(r:0) [8] @/device:GPU:0
+        n = Neg(flat:0) [1000000] @/device:GPU:0
+        return n:0, sizes:0""")
+    costs = static_costs(graph, flops={}, device="/device:GPU:0", rates=Rates(1e12, 1e9, 1e-6))
+    assert costs.seconds == pytest.approx({"r": 1e-6, "flat": 1e-6, "sizes": 1e-6, "n": 2.001e-3})
 
 
 def test_sizes_are_rounded_up() -> None:
@@ -80,6 +92,18 @@ def test_measured_seconds_take_the_place_of_those_from_sizes() -> None:
     found = with_measured(static, graph, Measured(seconds, {"b": 1024, "elsewhere": 256}))
     assert found.workspace == {"a": 0, "b": 1024, "d": 768}
     assert with_measured(static, graph, Measured({})) == static
+
+
+def test_what_ran_on_the_host_says_what_the_host_takes() -> None:
+    graph = parse("""
+        x = _Arg() [1024] @/device:GPU:0
+        a = Mul(x:0) [1024] @/device:GPU:0
+        b = Mul(a:0) [1024] @/device:GPU:0
+        return b:0""")
+    static = Costs({"a": 1.0, "b": 2.0}, host_seconds={"a": 10.0, "b": 20.0})
+    found = with_measured(static, graph, Measured({"a": 2.0}, host_seconds={"b": 60.0}))
+    assert found.seconds == {"a": 2.0, "b": 4.0}
+    assert [found.seconds_on_host(name) for name in ("a", "b")] == [30.0, 60.0]
 
 
 # (equation, shapes, result, measured megabytes held beside operands and result; float32)

@@ -155,6 +155,22 @@ def test_the_update_runs_beside_its_variable_and_the_gradient_crosses_once() -> 
     assert simulate(graph, COSTS, plan).peak_bytes < 2_100_000
 
 
+def test_arithmetic_stays_on_the_device_where_the_host_takes_longer_than_the_copies() -> None:
+    graph = parse(UPDATE)
+    variables = placeable_variables(graph, DEVICE, 1000)
+    arithmetic = {"square", "more", "scaled", "new", "step"}
+    for on_host, stays in ((1e-3, True), (1e-6, False)):
+        costs = Costs(
+            seconds=dict.fromkeys(graph.by_name, 1e-6),
+            host_seconds=dict.fromkeys(graph.by_name, on_host),
+            to_host=1e10,
+            from_host=1e10,
+        )
+        moved = moved_nodes(graph, variables, costs)
+        assert {"read", "hold", "keep", "update"} <= moved.keys()
+        assert arithmetic.isdisjoint(moved) if stays else arithmetic <= moved.keys()
+
+
 def test_variables_that_a_loop_holds_stay() -> None:
     graph = parse("""
         w = _Variable() [1000000] @cpu

@@ -85,6 +85,7 @@ def test_steps_are_measured_once_and_the_numbers_stay(weights) -> None:
         (lambda facts: facts | {"seconds": {"a": "long"}}, "is damaged"),
         (lambda facts: facts | {"seconds": 3}, "is damaged"),
         (lambda facts: facts | {"workspace": {"a": None}}, "is damaged"),
+        (lambda facts: facts | {"host_seconds": {"a": -1.0}}, "is damaged"),
     ],
 )
 def test_a_foreign_or_damaged_profile_is_reported_and_not_used(

@@ -219,6 +219,58 @@ def test_swaps_that_hide_behind_computation_are_preferred_to_recomputation() -> 
     assert not made.evictions
 
 
+def test_copies_that_queue_on_the_link_start_early_enough_for_the_last() -> None:
+    """Three weights of a second each are wanted right behind five seconds of computation."""
+    graph = parse(f"""
+        x = _Arg() [256] @{DEVICE}
+        v = _Variable() [2048] @{HOST}
+        w = _Variable() [2048] @{HOST}
+        z = _Variable() [2048] @{HOST}
+        v1 = ReadVariableOp(v:0) [2048] @{HOST}
+        w1 = ReadVariableOp(w:0) [2048] @{HOST}
+        z1 = ReadVariableOp(z:0) [2048] @{HOST}
+        a = MatMul(x:0) [256] @{DEVICE}
+        b = MatMul(a:0) [256] @{DEVICE}
+        c = MatMul(b:0) [256] @{DEVICE}
+        long = MatMul(c:0) [256] @{DEVICE}
+        d = MatMul(long:0, v1:0) [256] @{DEVICE}
+        e = MatMul(d:0, w1:0) [256] @{DEVICE}
+        f = MatMul(e:0, z1:0) [256] @{DEVICE}
+        return f:0""")
+    seconds = {name: 0.01 for name in "abcdef"} | {"long": 5.0}
+    costs = Costs(seconds, to_host=2048.0, from_host=2048.0, latency=0.01)
+    terms = Terms(DEVICE, HOST, frozenset({"order", "swap"}))
+    calm = calm_order(graph, costs, terms)
+    (setting,) = space_settings(graph, costs, terms, calm)
+    room = setting.free.peak_bytes + 2 * 2048
+    made = setting.at(room)
+    assert made is not None
+    triggers = [one.trigger for t in made.plan.transfers for one in t.fetches]
+    assert len(set(triggers)) == 3
+    assert made.peak_bytes <= room
+    assert made.simulation.step_seconds < 5.1
+
+
+def test_with_weights_on_the_host_the_order_that_is_faster_in_little_memory_is_taken() -> None:
+    """The program makes twelve large values, then uses each; one by one is enough."""
+    numbers = range(12)
+    lines = [
+        f"x = _Arg() [1000] @{DEVICE}",
+        f"w = _Variable() [10000000] @{DEVICE}",
+        f"r = ReadVariableOp(w:0) [10000000] @{DEVICE}",
+        *(f"a{i} = MatMul(x:0, r:0) [10000000] @{DEVICE}" for i in numbers),
+        *(f"b{i} = MatMul(a{i}:0, x:0) [1000] @{DEVICE}" for i in numbers),
+        f"update = AssignSubVariableOp(w:0, x:0, ^r) [] @{DEVICE}",
+        f"return {', '.join(f'b{i}:0' for i in numbers)}",
+    ]
+    graph = parse("\n".join(lines))
+    costs = Costs(dict.fromkeys(graph.by_name, 0.1), to_host=1e8, from_host=1e8, latency=0.01)
+    terms = Terms(DEVICE, HOST, frozenset(TECHNIQUES))
+    _, placed = space_settings(graph, costs, terms, calm_order(graph, costs, terms))
+    assert placed.away == ("w",)
+    assert placed.free.peak_bytes < 50_000_000
+
+
 def test_techniques_that_are_left_out_are_not_used() -> None:
     graph = training_chain(40, 1 << 20)
     (budget,) = budgets(graph, 0.8)

@@ -391,8 +391,8 @@ class Optimized:
         costs = price(captured, graph, request, profile)
         tracing = None
         if profile == "measured" and not measured(graph, request):
-            tracing = Tracing(graph, request)
             decision = without_placement(graph, costs, request, captured.bodies)
+            tracing = Tracing(graph, request, decision.plan)
         elif strategy:
             decision = carry_out(graph, costs, request, strategy)
         else:

@@ -9,8 +9,10 @@ from dataclasses import asdict, dataclass, field, replace
 from tfmem import devices
 from tfmem.allocator import GRAIN, Requests, most_of, requests
 from tfmem.bodies import Bodies, Body, inputs_shared
+from tfmem.compact import ASSIGN, KEPT, READ, VIEW, compact
 from tfmem.ir import Graph, Node
 from tfmem.liveness import lifetimes
+from tfmem.ops import facts_of
 from tfmem.plan import Plan
 from tfmem.program import Program, program
 
@@ -45,6 +47,10 @@ class Costs:
     granularity: int = GRAIN
     requests: Mapping[str, Requests] = field(default_factory=dict)
     host_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def seconds_on_host(self, name: str) -> float:
+        """Time that a node runs if it is on the host."""
+        return self.host_seconds.get(name, self.seconds.get(name, 0.0))
 
     def allocated(self, nbytes: int) -> int:
         """Bytes a buffer of `nbytes` takes on the device."""
@@ -88,11 +94,13 @@ class Rates:
 class Measured:
     """What nodes took in traced steps, by name: seconds, and bytes held only while they ran.
 
-    `workspace` is None where the allocator does not tell, else it names the nodes that held any.
+    `workspace` is None where the allocator does not tell, else it names the nodes that held any;
+    `host_seconds` are of nodes that ran on the host, the others on the device.
     """
 
     seconds: Mapping[str, float]
     workspace: Mapping[str, int] | None = None
+    host_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 _RATES = {"GPU": Rates(1e13, 1e12, 5e-6), "CPU": Rates(5e10, 8e9, 2e-6)}
@@ -100,6 +108,10 @@ _RATES = {"GPU": Rates(1e13, 1e12, 5e-6), "CPU": Rates(5e10, 8e9, 2e-6)}
 
 _LINKS = {"GPU": Link(1.2e10, 1.2e10, 1e-5, 0.0), "CPU": Link(1.2e9, 1.2e9, 7e-4, 1.0)}
 """By kind of device: pinned memory over PCIe; gRPC over loopback, on the cores that compute."""
+
+
+_STILL = (VIEW, READ, ASSIGN, KEPT)
+"""Kinds of nodes that move no bytes: they give out a buffer that is there."""
 
 
 def static_costs(
@@ -110,6 +122,7 @@ def static_costs(
     workspace: Mapping[str, int] | None = None,
     device: str,
     rates: Rates | None = None,
+    host_rates: Rates | None = None,
 ) -> Costs:
     """Costs from sizes.
 
@@ -120,10 +133,11 @@ def static_costs(
       workspace: bytes that kernels hold while they run (see `workspace.workspace`).
       device: full name of the device.
       rates: how fast it is; default: a usual device of its kind.
+      host_rates: likewise, of the host; a CPU's host is taken to be as fast as the CPU.
     """
-    kind = devices.kind(device)
+    kind = "GPU" if devices.is_gpu(device) else "CPU"
     seconds = _seconds(graph, flops, rates or _RATES[kind])
-    on_host = _seconds(graph, flops, _RATES["CPU"]) if kind != "CPU" else {}
+    on_host = _seconds(graph, flops, host_rates or _RATES["CPU"]) if kind != "CPU" else {}
     made = Costs(seconds, dict(workspace or {}), host_seconds=on_host)
     asked = {}
     for name, functions in (bodies or {}).items():
@@ -136,10 +150,12 @@ def static_costs(
 
 
 def _seconds(graph: Graph, flops: Mapping[str, float], rates: Rates) -> dict[str, float]:
-    seconds = {}
-    for node in graph.nodes:
+    form, seconds = compact(graph), {}
+    for node, kind in zip(graph.nodes, form.kind, strict=True):
         if not node.is_input:
-            moved = sum(node.nbytes) + sum(map(graph.nbytes, node.inputs))
+            moved = 0
+            if kind not in _STILL and not facts_of(node.op).is_shape_only:
+                moved = sum(node.nbytes) + sum(map(graph.nbytes, node.inputs))
             busy = max(moved / rates.nbytes, flops.get(node.name, 0.0) / rates.flops)
             seconds[node.name] = rates.start + busy
     return seconds
@@ -153,30 +169,37 @@ def with_link(costs: Costs, link: Link) -> Costs:
 def with_measured(costs: Costs, graph: Graph, measured: Measured) -> Costs:
     """Costs with what was measured in the place of what is known from sizes.
 
-    A node that was not measured (it ran on the host, in a step that was traced) takes what its size
-    says times the factor that the measured nodes of its op show, or else that of all nodes.
+    A node that was not measured there takes what its size says times the factor that the measured
+    nodes of its op show, or else that of all nodes.
 
     Args:
       costs: from sizes.
       graph: what is priced.
-      measured: of the nodes that ran on the device.
+      measured: of its nodes, on the device and on the host.
     """
-    factors: dict[str, list[float]] = {"": [1.0]}
-    for node in graph.nodes:
-        if node.name in measured.seconds and costs.seconds.get(node.name):
-            factor = measured.seconds[node.name] / costs.seconds[node.name]
-            factors.setdefault(node.op, []).append(factor)
-            factors[""].append(factor)
-    usual = {op: statistics.median(found) for op, found in factors.items()}
-    seconds = {
-        name: measured.seconds.get(name, guess * usual.get(graph.by_name[name].op, usual[""]))
-        for name, guess in costs.seconds.items()
-    }
+    seconds = _corrected(costs.seconds, graph, measured.seconds)
+    host_seconds = _corrected(costs.host_seconds, graph, measured.host_seconds)
     workspace = dict(costs.workspace)
     if measured.workspace is not None:
         for name in measured.seconds.keys() & costs.seconds.keys() - costs.requests.keys():
             workspace[name] = measured.workspace.get(name, 0)
-    return replace(costs, seconds=seconds, workspace=workspace)
+    return replace(costs, seconds=seconds, host_seconds=host_seconds, workspace=workspace)
+
+
+def _corrected(
+    guesses: Mapping[str, float], graph: Graph, measured: Mapping[str, float]
+) -> dict[str, float]:
+    factors: dict[str, list[float]] = {"": [1.0]}
+    for node in graph.nodes:
+        if node.name in measured and guesses.get(node.name):
+            factor = measured[node.name] / guesses[node.name]
+            factors.setdefault(node.op, []).append(factor)
+            factors[""].append(factor)
+    usual = {op: statistics.median(found) for op, found in factors.items()}
+    return {
+        name: measured.get(name, guess * usual.get(graph.by_name[name].op, usual[""]))
+        for name, guess in guesses.items()
+    }
 
 
 def body_costs(body: Body, device: str) -> Costs:

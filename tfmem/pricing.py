@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from tfmem import profiler, profiles
 from tfmem.capture import Captured
 from tfmem.costs import Costs, Link, Measured, Rates, static_costs, with_link, with_measured
+from tfmem.devices import is_gpu
 from tfmem.devices import kind as kind_of
 from tfmem.ir import Graph
 from tfmem.limited import is_out_of_memory
+from tfmem.plan import Plan
 from tfmem.planning.search import Request
 
 _log = logging.getLogger("tfmem")
@@ -30,10 +33,11 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
       captured: the function.
       graph: what is planned of it.
       request: what it is planned for.
-      profile: "static" takes sizes and the rates of a usual device; otherwise the device and the
-        link are probed (once on each machine), and seconds measured before are used.
+      profile: "static" takes sizes and the rates of a usual device; otherwise the device, a GPU's
+        host and the link are probed (once on each machine), and seconds measured before are used.
     """
     is_static = profile == "static" or request.budget is None
+    has_host = not is_static and request.host and request.techniques & {"swap", "place"}
     costs = static_costs(
         graph,
         flops=captured.flops,
@@ -41,10 +45,11 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         workspace=captured.workspace,
         device=request.device,
         rates=None if is_static else rates_of(request.device),
+        host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,
     )
     if is_static:
         return costs
-    if request.host and request.techniques & {"swap", "place"}:
+    if has_host:
         link = link_of(request.device, request.host)
         costs = with_link(costs, link) if link else costs
     known = measured(graph, request)
@@ -93,8 +98,11 @@ def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> P
 class Tracing:
     """The steps of a user that are traced, one after the other, until enough are."""
 
-    def __init__(self, graph: Graph, request: Request) -> None:
+    def __init__(self, graph: Graph, request: Request, plan: Plan) -> None:
         self._graph, self._request = graph, request
+        self._on_host = {name for one in plan.placements for name in one.moved}
+        if request.host:
+            self._on_host |= {node.name for node in graph.nodes if node.device == request.host}
         self._steps: list[Measured] = []
         self._left = _WARM_UP + _TRACED
 
@@ -121,9 +129,10 @@ class Tracing:
         return result
 
     def _keep(self) -> None:
-        profiles.keep_measured(
-            self._graph,
-            self._request.device,
-            profiler.machine(),
-            profiler.usual(self._steps),
+        found, there = profiler.usual(self._steps), self._on_host
+        found = replace(
+            found,
+            seconds={name: taken for name, taken in found.seconds.items() if name not in there},
+            host_seconds={name: taken for name, taken in found.seconds.items() if name in there},
         )
+        profiles.keep_measured(self._graph, self._request.device, profiler.machine(), found)

@@ -37,8 +37,8 @@ def measured_of(graph: Graph, device: str, machine: Machine) -> Measured | None:
     kept = _load("profiles", machine.key(fingerprint(graph), device), machine)
     if not kept or "seconds" not in kept:
         return None
-    found = Measured(kept["seconds"], kept.get("workspace"))
-    tables = (found.seconds, found.workspace or {})
+    found = Measured(kept["seconds"], kept.get("workspace"), kept.get("host_seconds", {}))
+    tables = (found.seconds, found.workspace or {}, found.host_seconds)
     if not all(isinstance(t, dict) and all(map(_is_amount, t.values())) for t in tables):
         _log.warning("a profile kept is damaged; it is not used")
         return None

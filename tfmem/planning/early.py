@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfmem.compact import ASSIGN, READ, UPDATE, Compact, compact
+from tfmem.compact import ASSIGN, KEPT, READ, UPDATE, Compact, compact
 from tfmem.ir import Graph
 from tfmem.ops import facts_of
 
@@ -137,9 +137,10 @@ def _waits(form: Compact, order: Sequence[int]) -> dict[int, set[int]]:
 
 
 def _idle(form: Compact, movable: Sequence[bool], before: Sequence[set[int]]) -> list[bool]:
-    """Movable nodes that depend on nothing but inputs and each other."""
+    """Constants, and movable nodes that depend on nothing but them, inputs and each other."""
     idle = [False] * len(form.names)
     for node in range(len(form.names)):
-        is_source = movable[node] and bool(form.successors[node])
+        may_wait = movable[node] or (form.kind[node] in (KEPT, READ) and not form.is_input[node])
+        is_source = may_wait and bool(form.successors[node])
         idle[node] = is_source and all(form.is_input[o] or idle[o] for o in before[node])
     return idle

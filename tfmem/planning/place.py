@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import networkx as nx
 
+from tfmem.costs import Costs
 from tfmem.ir import VARIABLE, Graph, Node, Value
 from tfmem.ops import facts_of
 from tfmem.plan import Placement, Transfer
@@ -90,15 +91,24 @@ def variables_on(graph: Graph, host: str) -> tuple[str, ...]:
     return tuple(n.name for n in graph.nodes if n.op == VARIABLE and n.device == host)
 
 
-def moved_nodes(graph: Graph, variables: Iterable[str]) -> dict[str, str]:
-    """Nodes that run on the host with these variables: {node: the variable that it is beside}."""
+def moved_nodes(
+    graph: Graph, variables: Iterable[str], costs: Costs | None = None
+) -> dict[str, str]:
+    """Nodes that run on the host with these variables: {node: the variable that it is beside}.
+
+    Args:
+      graph: of the nodes.
+      variables: what lives on the host.
+      costs: by which the cut takes the fewest seconds of copies and of the region; None for that
+        which copies the fewest bytes, wherever the region is faster.
+    """
     beside: dict[str, str] = {}
     for variable in variables:
         for name in graph.consumers.get(Value(variable), ()):
             beside.setdefault(name, variable)
     region = _region(graph, beside)
     for group in _components(graph, region, beside):
-        for name in _host_side(graph, group, beside):
+        for name in _host_side(graph, group, beside, costs):
             region[name] = True
     for node in reversed(graph.nodes):
         if region.get(node.name):
@@ -188,7 +198,9 @@ def _components(graph: Graph, region: dict[str, bool], core: dict[str, str]) -> 
     return sorted(groups, key=lambda group: position[group[0]])
 
 
-def _host_side(graph: Graph, group: list[str], core: dict[str, str]) -> set[str]:
+def _host_side(
+    graph: Graph, group: list[str], core: dict[str, str], costs: Costs | None
+) -> set[str]:
     """The nodes of one part of the region that go to the host.
 
     Minimum cut, drawn from the host to the device so that of two equal cuts the one with more nodes
@@ -199,34 +211,50 @@ def _host_side(graph: Graph, group: list[str], core: dict[str, str]) -> set[str]
     network.add_nodes_from(["host", "device"])
     for name in group:
         network.add_node(name)
+        if costs is not None:
+            network.add_edge(name, "device", capacity=_nanoseconds(costs.seconds_on_host(name)))
+            network.add_edge("host", name, capacity=_nanoseconds(costs.seconds.get(name, 0.0)))
         for value in graph.by_name[name].values:
-            _add_value(network, graph, value, inside, core)
+            _add_value(network, graph, value, inside, core, costs)
         for value in dict.fromkeys(graph.by_name[name].inputs):
             if value.node not in inside:
-                _add_value(network, graph, value, inside, core)
+                _add_value(network, graph, value, inside, core, costs)
     _, (host, _) = nx.minimum_cut(network, "host", "device")
     return {name for name in group if name in host}
 
 
+def _nanoseconds(seconds: float) -> int:
+    return round(1e9 * seconds)
+
+
 def _add_value(
-    network: nx.DiGraph, graph: Graph, value: Value, inside: set[str], core: dict[str, str]
+    network: nx.DiGraph,
+    graph: Graph,
+    value: Value,
+    inside: set[str],
+    core: dict[str, str],
+    costs: Costs | None,
 ) -> None:
     """Adds what it costs if a value is made on one side and read on the other.
 
     A node on the host takes its readers along: nothing of the region goes there and back.
     """
-    nbytes = graph.nbytes(value) + _TRANSFER_BYTES
+    to_host = to_device = graph.nbytes(value) + _TRANSFER_BYTES
+    if costs is not None:
+        nbytes = graph.nbytes(value)
+        to_host = _nanoseconds(costs.latency + nbytes / costs.to_host)
+        to_device = _nanoseconds(costs.latency + nbytes / costs.from_host)
     readers = graph.consumers.get(value, ())
     if value.node in core:
         for reader in readers:
             if reader in inside:
-                network.add_edge("host", ("in", value), capacity=nbytes)
+                network.add_edge("host", ("in", value), capacity=to_device)
                 network.add_edge(("in", value), reader)
         return
     if value.node not in inside and any(reader in core for reader in readers):
         return
     producer = value.node if value.node in inside else "device"
-    network.add_edge(("out", value), producer, capacity=nbytes)
+    network.add_edge(("out", value), producer, capacity=to_host)
     for reader in readers:
         if reader in inside:
             network.add_edge(reader, ("out", value))

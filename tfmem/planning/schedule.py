@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from tfmem.ir import Value
 from tfmem.plan import Fetch, Placement, Plan, Recomputation, Transfer, clone_name
@@ -128,16 +131,33 @@ def _prefetched(schedule: Schedule, stage: Stage, limit: int) -> dict[tuple[int,
             if users:
                 wanted.append((position, earliest, nbytes, (id(crossing), number)))
                 earliest = max(index[user] for user in users)
-    triggers = {}
-    for position, earliest, nbytes, key in sorted(wanted):
-        left = stage.costs.latency + nbytes / stage.costs.from_host
+    wanted.sort()
+    began = list(accumulate((stage.seconds[step.node] for step in schedule.steps), initial=0.0))
+    starts = _latest_starts(stage, began, wanted)
+    triggers, first = {}, 0
+    for (position, earliest, nbytes, key), wished in zip(wanted, starts, strict=True):
         start = position
-        while start - 1 > earliest and left > 0 and room[start - 1] >= nbytes:
+        while start > max(first, earliest + 1, wished) and room[start - 1] >= nbytes:
             start -= 1
-            left -= stage.seconds[schedule.steps[start].node]
             room[start] -= nbytes
         triggers[key] = start - 1
+        first = start + 1
     return triggers
+
+
+def _latest_starts(
+    stage: Stage, began: Sequence[float], wanted: Sequence[tuple[int, int, int, object]]
+) -> list[int]:
+    """Before which step each way back must start for all to be there in time, one after the other.
+
+    No two start at once, for then either might be the first.
+    """
+    starts, free, start = [], math.inf, len(began)
+    for position, _, nbytes, _ in reversed(wanted):
+        free = min(free, began[position]) - stage.costs.latency - nbytes / stage.costs.from_host
+        start = min(start - 1, position, bisect_right(began, free) - 1)
+        starts.append(start)
+    return starts[::-1]
 
 
 def with_devices(plan: Plan, device: str, host: str, budget: int | None) -> Plan:

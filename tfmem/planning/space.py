@@ -28,8 +28,21 @@ from tfmem.simulate import Simulation, allocate, simulate
 _STEP = 0.92
 """Ratio of one limit to the next, of what is above the bytes that stay."""
 
+_TIGHT = (16, 8, 4, 0)
+"""Numbers of the limits by which orders are compared: from a quarter of what is above those bytes
+to all of it."""
+
+_EARLIER = 2
+"""Limits below one whose schedules are tried for it, too."""
+
+_HIDDEN = 0.2
+"""Part of the seconds of copies that counts where most are taken to be hidden."""
+
 _LIMITS = 60
 """Number of limits: down to 1/150 of what is above the bytes that stay."""
+
+_ROOMIER = 24
+"""Limits above the first, for copies from the host that fill them: up to seven times as much."""
 
 _LOST = 6
 """Limits in a row that cannot be kept before those below are given up."""
@@ -158,12 +171,18 @@ class Setting:
     """One choice of what lives on the host, with a plan for each limit."""
 
     def __init__(
-        self, graph: Graph, costs: Costs, terms: Terms, order: Sequence[str], away: Sequence[str]
+        self,
+        graph: Graph,
+        costs: Costs,
+        terms: Terms,
+        order: Sequence[str],
+        away: Sequence[str],
+        beside: dict[str, str],
     ) -> None:
         self.graph, self.costs, self.terms = graph, costs, terms
         form = compact(graph)
         self.away = tuple(away)
-        self.beside = moved_nodes(graph, away) if away else {}
+        self.beside = beside
         on_host = {*self.beside, *away}
         near = {"", terms.device}
         absent = [node.name in on_host or node.device not in near for node in graph.nodes]
@@ -172,12 +191,20 @@ class Setting:
         self.stage = Stage(form, costs, on_device, absent)
         self.free = rehearse(self.stage, UNLIMITED, Knobs())
         self.made: dict[int, Candidate | None] = {}
+        self.rehearsed: dict[int, list[Schedule]] = {}
         self.hopeless: dict[float, int] = {}  # the largest limit that each factor failed at
 
     @property
     def free_candidate(self) -> Candidate:
         """The plan that limits nothing: its order, and what lives on the host."""
         return self._candidate(self.free, self.free.peak_bytes)
+
+    def seconds_within(self, limit: int) -> float:
+        """What a step takes under a limit, by the rehearsal's clock with most copies hidden."""
+        try:
+            return rehearse(self.stage, limit, Knobs(1.0, 1.0, _HIDDEN)).seconds
+        except Unreachable:
+            return math.inf
 
     def limit(self, number: int) -> int:
         """The limits that plans are made for: each a step below the one before."""
@@ -190,7 +217,7 @@ class Setting:
         looks = max(2, _EFFORT // (ways * len(self.graph)))
         looks = looks if len(self.graph) <= _SMALL else min(looks, _LOOKS)
         lost = 0
-        for number in range(_LIMITS):
+        for number in range(-_ROOMIER if self.away else 0, _LIMITS):
             if self.limit(number) > budget or lost == _LOST:
                 continue
             made = self.at(self.limit(number))
@@ -236,12 +263,22 @@ class Setting:
 
     def _find(self, limit: int) -> Candidate | None:
         if limit >= self.free.peak_bytes:
-            return self.free_candidate
-        found = [self._candidate(made, limit) for made in self._rehearse_all(limit)]
-        return min(found, key=lambda one: one.rank, default=None)
+            return self._candidate(self.free, limit)
+        found = self._rehearse_all(limit)
+        if found and self.away:  # what keeps less leaves room for copies that start early
+            numbers = range(_LIMITS)
+            below = next((n for n in numbers if self.limit(n) <= limit), _LIMITS) + _EARLIER
+            found = found + self._rehearse_all(self.limit(below))
+        candidates = [self._candidate(made, limit) for made in found]
+        return min(candidates, key=lambda one: one.rank, default=None)
 
     def _rehearse_all(self, limit: int) -> list[Schedule]:
         """The fastest schedule found for each factor on the seconds of copies."""
+        if limit not in self.rehearsed:
+            self.rehearsed[limit] = self._rehearse(limit)
+        return self.rehearsed[limit]
+
+    def _rehearse(self, limit: int) -> list[Schedule]:
         best = []
         for factor in self._swap_factors():
             if limit <= self.hopeless.get(factor, -1):
@@ -261,7 +298,7 @@ class Setting:
     def _swap_factors(self) -> tuple[float, ...]:
         if not self.terms.host:
             return (NEVER,)
-        swaps = (1.0, 0.2) if "swap" in self.terms.techniques else ()
+        swaps = (1.0, _HIDDEN) if "swap" in self.terms.techniques else ()
         if "recompute" in self.terms.techniques or not swaps:
             return (NEVER, *swaps)
         return swaps
@@ -299,16 +336,33 @@ def calm_order(graph: Graph, costs: Costs, terms: Terms) -> tuple[str, ...]:
 
 def settings(graph: Graph, costs: Costs, terms: Terms, calm: tuple[str, ...]) -> Iterator[Setting]:
     """Every choice of what lives on the host, the least first; `calm` is from `calm_order`."""
-    order = calm
+    orders = [calm]
     if "order" in terms.techniques:
-        order = _with_updates(graph, costs, terms.device, calm)
-    order = shapes_first(graph, order)
+        orders = [_with_updates(graph, costs, terms.device, calm)]
+        orders.append(updates_first(graph, program_order(graph)))
+    orders = [shapes_first(graph, order) for order in orders]
     there = variables_on(graph, terms.host) if terms.host else ()
     levels: list[tuple[str, ...]] = [()]
     if terms.host and "place" in terms.techniques:
         levels = placement_levels(graph, terms.device)
     for level in levels:
-        yield Setting(graph, costs, terms, order, (*there, *level))
+        away = (*there, *level)
+        if not away:
+            yield Setting(graph, costs, terms, orders[0], away, {})
+            continue
+        besides = [moved_nodes(graph, away, by) for by in (costs, None)]
+        for beside in besides if besides[0] != besides[1] else besides[:1]:
+            yield _faster([Setting(graph, costs, terms, order, away, beside) for order in orders])
+
+
+def _faster(made: Sequence[Setting]) -> Setting:
+    """That whose order is the faster one under the tightest limit that any of them can keep."""
+    least = min(made, key=lambda one: one.free.peak_bytes)
+    for number in _TIGHT:
+        seconds = {one.seconds_within(least.limit(number)): one for one in reversed(made)}
+        if min(seconds) < math.inf:
+            break
+    return seconds[min(seconds)]
 
 
 def _with_updates(
