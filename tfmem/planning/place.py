@@ -10,6 +10,7 @@ between device and host are the capacity, so that a gradient crosses once, where
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import networkx as nx
 
@@ -62,8 +63,8 @@ def placement_levels(graph: Graph, device: str) -> list[tuple[str, ...]]:
     """Sets of variables that may live on the host, each a superset of the one before.
 
     First none; then those of which no node of the device would read anything (an optimizer's slots,
-    whose update goes beside them: the cut of ZeRO-Offload, arXiv 2101.06840); then half of the
-    others, by bytes, those that are read least often; then all.
+    whose update goes beside them: the cut of ZeRO-Offload, arXiv 2101.06840); then half and three
+    quarters of the others, by bytes, those that are read least often; then all.
     """
     movable = placeable_variables(graph, device, LEAST_PLACED_BYTES)
     beside = moved_nodes(graph, movable)
@@ -76,12 +77,12 @@ def placement_levels(graph: Graph, device: str) -> list[tuple[str, ...]]:
     slots = [f for f in families if not any(readers[name] for name in f)]
     others = [f for f in families if any(readers[name] for name in f)]
     others.sort(key=lambda family: max(readers[name] for name in family))
-    half, left = [], sum(graph.by_name[name].nbytes[0] for f in others for name in f) / 2
-    for family in others:
-        left -= sum(graph.by_name[name].nbytes[0] for name in family)
-        if left >= 0:
-            half.append(family)
-    chosen: tuple[list[list[str]], ...] = ([], slots, slots + half, families)
+    nbytes = [sum(graph.by_name[name].nbytes[0] for name in family) for family in others]
+    parts = [
+        [one for one, filled in zip(others, accumulate(nbytes), strict=True) if filled <= most]
+        for most in (sum(nbytes) * part for part in (0.5, 0.75))
+    ]
+    chosen = ([], slots, *(slots + part for part in parts), families)
     levels = [frozenset(name for family in level for name in family) for level in chosen]
     return [tuple(n for n in movable if n in level) for level in dict.fromkeys(levels)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -253,7 +254,7 @@ def _fastest(spaces: Iterator[Setting], policies: list[Candidate], budget: int) 
         kept = _first(found, budget)
         if kept and _HOPELESS * space.free_candidate.rank[0] >= kept.rank[0]:
             continue
-        found += space.near(budget)
+        found += space.near(budget, kept.rank[0] if kept else math.inf)
         if any(one.costs_nothing and one.keeps(budget) for one in found):
             break
     if kept := _first(found, budget):

@@ -47,6 +47,9 @@ _ROOMIER = 24
 _LOST = 6
 """Limits in a row that cannot be kept before those below are given up."""
 
+_PARTS = 4
+"""Into which the gap above the first limit that cannot be kept is divided."""
+
 _HALVINGS = 3
 """How often the gap between the least limit that was kept and the next one is halved."""
 
@@ -211,22 +214,43 @@ class Setting:
         above = self.free.peak_bytes - self.stage.fixed_bytes
         return self.stage.fixed_bytes + int(above * _STEP**number)
 
-    def near(self, budget: int) -> Iterator[Candidate]:
-        """Plans for the limits next below a budget, those that may keep it."""
+    def near(self, budget: int, seconds: float = math.inf) -> Iterator[Candidate]:
+        """Plans for the limits next below a budget, those that may keep it.
+
+        A graph that is not small is left at the first plan that takes as many seconds as asked, for
+        those for lower limits hardly ever take less.
+        """
         ways = 1 + 11 * bool(self.terms.host)  # settings times factors on the seconds of copies
         looks = max(2, _EFFORT // (ways * len(self.graph)))
-        looks = looks if len(self.graph) <= _SMALL else min(looks, _LOOKS)
+        is_small = len(self.graph) <= _SMALL
+        looks = looks if is_small else min(looks, _LOOKS)
         lost = 0
         for number in range(-_ROOMIER if self.away else 0, _LIMITS):
             if self.limit(number) > budget or lost == _LOST:
                 continue
             made = self.at(self.limit(number))
-            lost = lost + 1 if made is None else 0
-            if made is not None and made.may_keep(budget):
+            if made is None:
+                if not lost:
+                    yield from (one for one in self._above(number, budget) if one.may_keep(budget))
+                lost += 1
+                continue
+            lost = 0
+            if not is_small and made.rank[0] >= seconds:
+                return
+            if made.may_keep(budget):
                 yield made
                 looks -= 1
                 if not looks:
                     return
+
+    def _above(self, number: int, budget: int) -> Iterator[Candidate]:
+        """Plans for limits between one that cannot be kept and the one before it."""
+        low, high = self.limit(number), self.limit(number - 1)
+        for part in range(_PARTS - 1, 0, -1):
+            between = low + part * (high - low) // _PARTS
+            made = self.at(between) if between <= budget else None
+            if made is not None:
+                yield made
 
     def least(self, below: int = UNLIMITED) -> Iterator[Candidate]:
         """Plans on the way to the least limit that can be kept; none if it is above `below`."""
