@@ -20,7 +20,7 @@ from tfmem.passes.transfer import Route
 from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
 from tfmem.planning.partitions import Partitions
-from tfmem.planning.place import moved_nodes, placeable_variables
+from tfmem.planning.place import moved_nodes, placeable_variables, placement_levels
 from tfmem.planning.search import Request, carry_out
 from tfmem.planning.strategy import TECHNIQUES
 from tfmem.planning.tensorflowmem import TensorFlowMem
@@ -180,6 +180,24 @@ def test_variables_that_a_loop_holds_stay() -> None:
         s = Sum(r:0) [4] @cpu
         return s:0, loop:0""")
     assert placeable_variables(graph, DEVICE, 1) == ("v",)
+
+
+def test_levels_of_placement_begin_with_what_is_read_least() -> None:
+    sizes = {"a": 2, "b": 2, "c": 2, "d": 2}  # MB
+    lines = ["x = _Arg() [1000] @cpu"]
+    for times, (name, size) in enumerate(sizes.items(), 1):
+        lines.append(f"{name} = _Variable() [{size * 10**6}] @cpu")
+        lines.append(f"{name}_read = ReadVariableOp({name}:0) [{size * 10**6}] @cpu")
+        lines += [f"{name}{i} = MatMul(x:0, {name}_read:0) [1000] @cpu" for i in range(times)]
+    lines += ["slot = _Variable() [2000000] @cpu", "old = ReadVariableOp(slot:0) [2000000] @cpu"]
+    lines += [
+        "new = Mul(old:0, old:0) [2000000] @cpu",
+        "keep = AssignVariableOp(slot:0, new:0) [] @cpu",
+    ]
+    graph = parse("\n".join([*lines, "return d0:0"]))
+    assert [set(level) for level in placement_levels(graph, DEVICE)] == [
+        set(), {"slot"}, {"slot", *"ab"}, {"slot", *"abc"}, {"slot", *"abcd"}
+    ]  # fmt: skip
 
 
 def test_families_are_placed_together() -> None:
