@@ -382,11 +382,11 @@ def settings(graph: Graph, costs: Costs, terms: Terms, calm: tuple[str, ...]) ->
 def _faster(made: Sequence[Setting]) -> Setting:
     """That whose order is the faster one under the tightest limit that any of them can keep."""
     least = min(made, key=lambda one: one.free.peak_bytes)
-    for number in _TIGHT:
-        seconds = {one.seconds_within(least.limit(number)): one for one in reversed(made)}
+    for limit in map(least.limit, _TIGHT):
+        seconds = [one.seconds_within(limit) for one in made]
         if min(seconds) < math.inf:
-            break
-    return seconds[min(seconds)]
+            return made[seconds.index(min(seconds))]
+    return least
 
 
 def _with_updates(
