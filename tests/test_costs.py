@@ -37,6 +37,17 @@ def test_what_gives_out_a_buffer_that_is_there_moves_no_bytes() -> None:
     assert costs.seconds == pytest.approx({"r": 1e-6, "flat": 1e-6, "sizes": 1e-6, "n": 2.001e-3})
 
 
+def test_reads_of_a_variable_whose_rows_are_accessed_are_copies() -> None:
+    graph = parse("""
+        w = _Variable() [1000000] @/device:GPU:0
+        i = _Arg() [4] @/device:GPU:0
+        row = ResourceGather(w:0, i:0) [1000] @/device:GPU:0
+        r = ReadVariableOp(w:0) [1000000] @/device:GPU:0
+        return r:0, row:0""")
+    costs = static_costs(graph, flops={}, device="/device:GPU:0", rates=Rates(1e12, 1e9, 1e-6))
+    assert costs.seconds["r"] == pytest.approx(2.001e-3)
+
+
 def test_sizes_are_rounded_up() -> None:
     assert [Costs().allocated(n) for n in (0, 1, 256, 257)] == [0, 256, 256, 512]
 

@@ -48,9 +48,18 @@ def test_one_read_serves_until_the_next_update() -> None:
 
 def test_reads_that_are_returned_stay() -> None:
     weight = tf.Variable(tf.eye(8))
-    captured = captured_from(lambda x: (weight.read_value() + x, weight.read_value()))
+
+    def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        one, other = (
+            tf.raw_ops.ReadVariableOp(resource=weight.handle, dtype=tf.float32) for _ in range(2)
+        )
+        return one + x, other
+
+    concrete = tf.compat.v1.wrap_function(step, [tf.TensorSpec([8, 8])])
+    captured = capture(concrete, device="CPU:0")
+    assert len(reads(captured.graph)) == 2
     both, alone = rebuild(captured, captured.graph)(X)
-    np.testing.assert_array_equal(both, X + alone)
+    np.testing.assert_array_equal(both, X + weight)
     np.testing.assert_array_equal(alone, weight)
 
 

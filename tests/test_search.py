@@ -251,6 +251,30 @@ def test_copies_that_queue_on_the_link_start_early_enough_for_the_last() -> None
     assert made.simulation.step_seconds < 5.1
 
 
+def test_a_copy_that_has_to_wait_for_room_holds_up_none_behind_it() -> None:
+    graph = parse(f"""
+        x = _Arg() [256] @{DEVICE}
+        v = _Variable() [8192] @{HOST}
+        w = _Variable() [4096] @{HOST}
+        v1 = ReadVariableOp(v:0) [8192] @{HOST}
+        w1 = ReadVariableOp(w:0) [4096] @{HOST}
+        a = MatMul(x:0) [8192] @{DEVICE}
+        b = MatMul(a:0) [256] @{DEVICE}
+        c = MatMul(a:0, b:0) [256] @{DEVICE}
+        d = MatMul(a:0, c:0) [256] @{DEVICE}
+        e = MatMul(d:0, v1:0) [256] @{DEVICE}
+        f = MatMul(e:0, w1:0) [256] @{DEVICE}
+        return f:0""")
+    costs = Costs(dict.fromkeys("abcdef", 1.0), to_host=2048.0, from_host=2048.0, latency=0.01)
+    terms = Terms(DEVICE, HOST, frozenset({"order", "swap"}))
+    (setting,) = space_settings(graph, costs, terms, calm_order(graph, costs, terms))
+    made = setting.at(13_500)
+    assert made is not None
+    triggers = {t.value.node: t.fetches[0].trigger for t in made.plan.transfers}
+    assert triggers == {"v1": "d", "w1": "b"}
+    assert made.simulation.step_seconds < 10.1
+
+
 def test_with_weights_on_the_host_the_order_that_is_faster_in_little_memory_is_taken() -> None:
     """The program makes twelve large values, then uses each; one by one is enough."""
     numbers = range(12)

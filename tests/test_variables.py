@@ -111,7 +111,7 @@ def test_layers_and_traced_functions_make_theirs_on_the_host(made, kind):
 
 def test_a_variable_that_the_host_has_no_room_for_is_not_made(made):
     assert made["too large"].startswith(
-        "HostMemoryError: variable 'everything' takes 4096.00 GiB on "
+        "HostMemoryError: a variable of 4096.00 GiB has no room on "
     )
 
 

@@ -404,8 +404,12 @@ class Optimized:
     ) -> Captured:
         first = requests[0]
         strategy = self._options.strategy or TensorFlowMem()
-        may_place = "place" in first.techniques and len(requests) == 1
-        with variables.created_on(first.host if may_place else "", strategy.may_place) as created:
+        host = first.host if "place" in first.techniques and len(requests) == 1 else ""
+
+        def may_place(nbytes: int) -> bool:
+            return strategy.may_place(nbytes) and variables.has_room(nbytes, host)
+
+        with variables.created_on(host, may_place) as created:
             concrete = self.original.get_concrete_function(*args, **kwargs)
         if created and self._options.strategy is None and have_room(created, concrete, first):
             variables.move_variables(created, first.device)

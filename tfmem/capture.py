@@ -149,7 +149,7 @@ def capture(
     _refuse_old_loops(graph_def, concrete)
     names = [op.name for op in concrete.graph.get_operations()]
     kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
-    reads.share(graph_def, {i.name for i in inputs if is_variable(i)}, kept, names)
+    gone = reads.share(graph_def, {i.name for i in inputs if is_variable(i)}, kept, names)
     nodes = graphdefs.program_order(graph_def, names)
     _place_nodes(nodes, inputs, places, device)
 
@@ -172,7 +172,7 @@ def capture(
         workspace=reader.workspace,
         variables={i.name: i.variable for i in inputs if i.variable is not None},
         inputs=tuple(inputs),
-        control_outputs=tuple(name for name in must_run if name in graph.by_name),
+        control_outputs=tuple(name for name in must_run if name not in gone),
         node_defs={n.name: graphdefs.bare(n) for n in nodes if n.name not in places},
         dtypes=inference.dtypes_of(sized, inputs),
         library={f.signature.name: f for f in graph_def.library.function},

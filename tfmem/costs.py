@@ -111,7 +111,8 @@ _LINKS = {"GPU": Link(1.2e10, 1.2e10, 1e-5, 0.0), "CPU": Link(1.2e9, 1.2e9, 7e-4
 
 
 _STILL = (VIEW, READ, ASSIGN, KEPT)
-"""Kinds of nodes that move no bytes: they give out a buffer that is there."""
+"""Kinds of nodes that move no bytes: they give out a buffer that is there, unless the variable is
+in copy-on-read mode."""
 
 
 def static_costs(
@@ -153,8 +154,9 @@ def _seconds(graph: Graph, flops: Mapping[str, float], rates: Rates) -> dict[str
     form, seconds = compact(graph), {}
     for node, kind in zip(graph.nodes, form.kind, strict=True):
         if not node.is_input:
-            moved = 0
-            if kind not in _STILL and not facts_of(node.op).is_shape_only:
+            moved, touched = 0, form.variables[form.number[node.name]]
+            is_copy = kind in (READ, ASSIGN) and not form.copied.isdisjoint(touched)
+            if is_copy or (kind not in _STILL and not facts_of(node.op).is_shape_only):
                 moved = sum(node.nbytes) + sum(map(graph.nbytes, node.inputs))
             busy = max(moved / rates.nbytes, flops.get(node.name, 0.0) / rates.flops)
             seconds[node.name] = rates.start + busy

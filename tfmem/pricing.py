@@ -37,7 +37,7 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         host and the link are probed (once on each machine), and seconds measured before are used.
     """
     is_static = profile == "static" or request.budget is None
-    has_host = not is_static and request.host and request.techniques & {"swap", "place"}
+    has_host = not is_static and bool(request.host and request.techniques & {"swap", "place"})
     costs = static_costs(
         graph,
         flops=captured.flops,

@@ -22,7 +22,7 @@ _READ = "ReadVariableOp"
 
 def share(
     graph_def: GraphDef, handles: Container[str], kept: Container[str], names: Iterable[str]
-) -> None:
+) -> frozenset[str]:
     """Makes equal reads of a GraphDef one, in place: that which the user's code made first.
 
     Args:
@@ -30,6 +30,9 @@ def share(
       handles: names of the nodes that are variables.
       kept: names of nodes that stay.
       names: of the nodes as the user's code made them.
+
+    Returns:
+      The names of the reads that are gone.
     """
     rank = {name: place for place, name in enumerate(names)}
     instead: dict[str, str] = {}
@@ -38,11 +41,13 @@ def share(
         instead |= {name: first for name in others if name not in kept}
     for node in graph_def.node:
         values = [_renamed(text, instead) for text in node.input if text[0] != "^"]
-        after = [f"^{_renamed(text[1:], instead)}" for text in node.input if text[0] == "^"]
-        node.input[:] = [*values, *dict.fromkeys(after)]
+        sources = {parse_value(text).node for text in values}
+        after = [_renamed(text[1:], instead) for text in node.input if text[0] == "^"]
+        node.input[:] = [*values, *(f"^{n}" for n in dict.fromkeys(after) if n not in sources)]
     for place in reversed(range(len(graph_def.node))):
         if graph_def.node[place].name in instead:
             del graph_def.node[place]
+    return frozenset(instead)
 
 
 def _renamed(text: str, instead: dict[str, str]) -> str:
@@ -53,7 +58,7 @@ def _equal_reads(graph_def: GraphDef, handles: Container[str]) -> Iterator[list[
     """Reads of one variable that wait for the same, with no update among them.
 
     Not of a variable whose rows are accessed one by one, each read of which is a copy, nor of one
-    that a function takes.
+    that a function takes or another node hands on.
     """
     users: dict[str, list[NodeDef]] = {}
     for node in topological(graph_def.node):

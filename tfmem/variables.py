@@ -341,8 +341,24 @@ def host_variables(*, min_bytes: int = 2**20, host: str | None = None) -> Iterat
             "is the scarce device; enter tfmem.host_process() before, or name a device with "
             "host=..."
         )
-    with created_on(device, lambda nbytes: nbytes >= min_bytes):
+
+    def may_place(nbytes: int) -> bool:
+        if nbytes >= min_bytes and not has_room(nbytes, device):
+            raise HostMemoryError(
+                f"a variable of {format_bytes(nbytes)} has no room on {device}, where "
+                f"{format_bytes(host_module.free_bytes(device) or 0)} are free; make the model "
+                "smaller, or free memory on the host"
+            )
+        return nbytes >= min_bytes
+
+    with created_on(device, may_place):
         yield
+
+
+def has_room(nbytes: int, host: str) -> bool:
+    """Whether as many bytes are free on a host, as far as that is known."""
+    free = host_module.free_bytes(host)
+    return free is None or nbytes <= free
 
 
 def default_host(device: str | None = None) -> str:
@@ -370,7 +386,6 @@ def created_on(host: str, may_place: Callable[[int], bool]) -> Iterator[list[Any
             nbytes = _declared_bytes(options)
         if nbytes is None or not may_place(nbytes):
             return next_creator(**options)
-        _check_room(nbytes, options.get("name"), host)
         with tf.device(host):
             made.append(next_creator(**options))
         return made[-1]
@@ -380,15 +395,6 @@ def created_on(host: str, may_place: Callable[[int], bool]) -> Iterator[list[Any
         return
     with tf.variable_creator_scope(create):
         yield made
-
-
-def _check_room(nbytes: int, name: str | None, host: str) -> None:
-    free = host_module.free_bytes(host)
-    if free is not None and nbytes > free:
-        raise HostMemoryError(
-            f"variable {name or 'without a name'!r} takes {format_bytes(nbytes)} on {host}, where "
-            f"{format_bytes(free)} are free; make the model smaller, or free memory on the host"
-        )
 
 
 def _initial_value(options: dict[str, Any], host: str) -> Any:

@@ -17,15 +17,19 @@ def updates_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
     """The order with each update of a variable, and the light nodes that lead only to updates, as
     soon as what they read is there.
 
-    An update still waits for all who read the old contents, which would be copied else. What
-    depends on nothing but inputs waits for the first node that reads it.
+    An update still waits for all who read the old contents, which would be copied else. Constants,
+    reads of variables and what depends on nothing else run no sooner than the first node that reads
+    them, which may be an update.
     """
     form = compact(graph)
     return tuple(form.names[n] for n in _Walk(graph, [form.number[name] for name in order]).run())
 
 
 def movable_nodes(graph: Graph) -> frozenset[str]:
-    """The nodes that `updates_first` moves; all others keep their order among each other."""
+    """Updates and what leads only to them, which `updates_first` moves.
+
+    All others that take memory of their own keep their order among each other.
+    """
     form = compact(graph)
     return frozenset(
         name for name, is_one in zip(form.names, _movable(graph, form), strict=True) if is_one

@@ -103,35 +103,35 @@ def _transfer(
     schedule: Schedule,
     value: Value,
     crossing: Crossing,
-    triggers: Mapping[tuple[int, int], int],
+    triggers: Mapping[tuple[Value, int], int],
 ) -> Transfer:
     fetches = []
     for number, (wanted, users) in enumerate(crossing.fetches):
         if users:
-            trigger = triggers.get((id(crossing), number), wanted - 1)
+            trigger = triggers.get((value, number), wanted - 1)
             name = _name(stage, schedule.steps[trigger]) if trigger >= 0 else ""
             fetches.append(Fetch(tuple(_name(stage, user) for user in users), name))
     pace = _name(stage, schedule.steps[crossing.pace]) if crossing.pace >= 0 else ""
     return Transfer(value, tuple(fetches), pace)
 
 
-def _prefetched(schedule: Schedule, stage: Stage, limit: int) -> dict[tuple[int, int], int]:
+def _prefetched(schedule: Schedule, stage: Stage, limit: int) -> dict[tuple[Value, int], int]:
     """When each way back starts: as early as hides it, as far as there is room below the limit.
 
     Returns:
-      For (id of the crossing, number of the fetch), the index of the step that it waits for.
+      For (value, number of its fetch), the index of the step that the fetch waits for.
     """
     index = {step: i for i, step in enumerate(schedule.steps)}
     room = [limit - nbytes for nbytes in schedule.timeline]
     wanted = []
     for (step, output), crossing in schedule.crossings.items():
-        earliest = max(crossing.pace, index.get(step, -1))
+        value, earliest = Value(_name(stage, step), output), max(crossing.pace, index.get(step, -1))
         nbytes = stage.size[stage.form.first[step.node] + output]
         for number, (position, users) in enumerate(crossing.fetches):
             if users:
-                wanted.append((position, earliest, nbytes, (id(crossing), number)))
+                wanted.append((position, earliest, nbytes, (value, number)))
                 earliest = max(index[user] for user in users)
-    wanted.sort()
+    wanted.sort(key=lambda one: one[:3])
     began = list(accumulate((stage.seconds[step.node] for step in schedule.steps), initial=0.0))
     starts = _latest_starts(stage, began, wanted)
     triggers, first = {}, 0
@@ -141,7 +141,8 @@ def _prefetched(schedule: Schedule, stage: Stage, limit: int) -> dict[tuple[int,
             start -= 1
             room[start] -= nbytes
         triggers[key] = start - 1
-        first = start + 1
+        if start == max(first, wished):  # one that had to wait holds up none behind it
+            first = start + 1
     return triggers
 
 

@@ -252,7 +252,7 @@ def _fastest(spaces: Iterator[Setting], policies: list[Candidate], budget: int) 
     for space in spaces:
         seen.append(space)
         kept = _first(found, budget)
-        if kept and _HOPELESS * space.free_candidate.rank[0] >= kept.rank[0]:
+        if kept and _HOPELESS * space.least_seconds >= kept.rank[0]:
             continue
         found += space.near(budget, kept.rank[0] if kept else math.inf)
         if any(one.costs_nothing and one.keeps(budget) for one in found):

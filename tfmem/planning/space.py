@@ -202,6 +202,12 @@ class Setting:
         """The plan that limits nothing: its order, and what lives on the host."""
         return self._candidate(self.free, self.free.peak_bytes)
 
+    @property
+    def least_seconds(self) -> float:
+        """What a step takes where no limit holds a copy up."""
+        best = self.at(self.limit(-_ROOMIER if self.away else 0))
+        return best.rank[0] if best else math.inf
+
     def seconds_within(self, limit: int) -> float:
         """What a step takes under a limit, by the rehearsal's clock with most copies hidden."""
         try:
@@ -220,7 +226,7 @@ class Setting:
         A graph that is not small is left at the first plan that takes as many seconds as asked, for
         those for lower limits hardly ever take less.
         """
-        ways = 1 + 11 * bool(self.terms.host)  # settings times factors on the seconds of copies
+        ways = 1 + 11 * bool(self.terms.host)  # settings and factors that are looked at to the end
         looks = max(2, _EFFORT // (ways * len(self.graph)))
         is_small = len(self.graph) <= _SMALL
         looks = looks if is_small else min(looks, _LOOKS)
@@ -244,7 +250,10 @@ class Setting:
                     return
 
     def _above(self, number: int, budget: int) -> Iterator[Candidate]:
-        """Plans for limits between one that cannot be kept and the one before it."""
+        """Plans for limits between one that cannot be kept and the one before it.
+
+        All of them are worth a look: there are none below.
+        """
         low, high = self.limit(number), self.limit(number - 1)
         for part in range(_PARTS - 1, 0, -1):
             between = low + part * (high - low) // _PARTS
