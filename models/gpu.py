@@ -46,11 +46,10 @@ _AT_LIMIT = "tfmem, budget the limit"
 _QUARTER, _SIXTH = "tfmem, a quarter of plain's peak", "tfmem, a sixth of plain's peak"
 _POLICY = {f"TensorFlowMem's policy: {name}": mode for name, mode in published.POLICY.items()}
 
-_LEAST_OF = "moe_transformer"
-"""The model that is also asked for a sixth."""
+_MOE = "moe_transformer"
 
 _LARGEST = {
-    "moe_transformer": ("largest MoE transformer", 32, 20),
+    _MOE: ("largest MoE transformer", 32, 20),
     "resnet": ("deepest ResNet", 152, 4),
     "deepspeech": ("longest DeepSpeech", 400, 3),
 }
@@ -222,15 +221,20 @@ def _parts(notes: Notes, setting: Setting) -> None:
     _add(notes, "five models", setting.model, _FREE, free)
     if not free.measured_peak_bytes:
         return
-    for name, part in ((_QUARTER, QUARTER), (_SIXTH, 1 / 6)):
-        if name == _QUARTER or setting.model == _LEAST_OF:
-            row = reached(
-                setting.in_mode("tfmem"),
-                part * free.measured_peak_bytes,
-                lambda one: _run(notes, one),
-                lambda one, budget: dataclasses.replace(one, budget=int(budget)),
-            )
-            _add(notes, "five models", setting.model, name, row)
+    for name, part in _parts_of(setting.model).items():
+        row = reached(
+            setting.in_mode("tfmem"),
+            part * free.measured_peak_bytes,
+            lambda one: _run(notes, one),
+            lambda one, budget: dataclasses.replace(one, budget=int(budget)),
+        )
+        _add(notes, "five models", setting.model, name, row)
+
+
+def _parts_of(model: str) -> dict[str, float]:
+    """The parts of plain TensorFlow's peak that a model is asked for, by their rows' names."""
+    sixth = {_SIXTH: 1 / 6} if model == _MOE else {}
+    return {_QUARTER: QUARTER} | sixth
 
 
 def _search(notes: Notes, setting: Setting, mode: str) -> None:
@@ -335,7 +339,7 @@ def _overlap_table(notes: Notes) -> str:
 
 
 def _five_tables(notes: Notes) -> str:
-    names = (_FREE, _PLAIN, *COMPARATORS, *_POLICY, _AT_LIMIT, _QUARTER, _SIXTH)
+    names = (_FREE, _PLAIN, *COMPARATORS, *_POLICY, _AT_LIMIT)
     header = [
         "", "peak", "times less", "step", "times plain's", "predicted peak", "predicted step",
         "outcome",
@@ -345,8 +349,7 @@ def _five_tables(notes: Notes) -> str:
         free = notes.rows.get(("five models", model, _FREE))
         lines = [
             _line(name, notes.rows.get(("five models", model, name)), free)
-            for name in names
-            if name != _SIXTH or model == _LEAST_OF
+            for name in (*names, *_parts_of(model))
         ]
         parts.append(f"### {model}\n\n{markdown(header, lines)}")
     return "\n\n".join([*parts, f"### All five\n\n{_summary(notes)}"])
@@ -378,7 +381,7 @@ def _summary(notes: Notes) -> str:
         return f"{less:.2f} ({len(found)} models)", f"{times:.2f}"
 
     average = mean(gains(_QUARTER, _FREE, FIVE))
-    moe = mean(gains(_SIXTH, _FREE, [_LEAST_OF]))
+    moe = mean(gains(_SIXTH, _FREE, [_MOE]))
     slowest = max((times for _, times in gains(_AT_LIMIT, _PLAIN, FIVE)), default=None)
     known = [
         (row.predicted_peak_bytes / row.measured_peak_bytes - 1,

@@ -125,7 +125,7 @@ def kernels_are_measured() -> dict[str, Any]:
 def links_are_probed() -> dict[str, Any]:
     """The link to the host has a speed each way, and one for both."""
     device = devices.scarce()
-    with host_of(devices.scarce()) as host:
+    with host_of(device) as host:
         link = profiler.probe_link(device, host, 2048)
     assert 1e8 < link.to_host < 1e12
     assert 1e8 < link.from_host < 1e12

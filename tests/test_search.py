@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import random
+from collections.abc import Iterable
 from unittest import mock
 
 import pytest
@@ -35,7 +36,7 @@ from tfmem.plan import Plan
 from tfmem.planning.crowd import Crowd
 from tfmem.planning.rehearsal import Knobs, Schedule, rehearse
 from tfmem.planning.search import Decision, Request, choose
-from tfmem.planning.space import Terms, calm_order
+from tfmem.planning.space import Setting, Terms, calm_order
 from tfmem.planning.space import settings as space_settings
 from tfmem.planning.stage import Stage
 from tfmem.planning.strategy import TECHNIQUES
@@ -66,6 +67,13 @@ def plan(
 def budgets(graph: Graph, *shares: float) -> list[int]:
     peak = allocate(graph, costs_of(graph), Plan(device=DEVICE)).worst_bytes
     return [int(peak * share) for share in shares]
+
+
+def settings_of(
+    graph: Graph, costs: Costs, techniques: Iterable[str], host: str = HOST
+) -> list[Setting]:
+    terms = Terms(DEVICE, host, frozenset(techniques))
+    return list(space_settings(graph, costs, terms, calm_order(graph, costs, terms)))
 
 
 def reached(graph: Graph, budget: int, **options: object) -> Plan | None:
@@ -145,8 +153,7 @@ def test_the_least_peak_that_is_named_can_be_had(graph: Graph) -> None:
 
 def test_a_setting_that_reaches_no_less_is_not_searched() -> None:
     graph = training_chain(24, 4096)
-    costs, terms = costs_of(graph), Terms(DEVICE, "", RECOMPUTE)
-    (setting,) = space_settings(graph, costs, terms, calm_order(graph, costs, terms))
+    (setting,) = settings_of(graph, costs_of(graph), RECOMPUTE, host="")
     assert not list(setting.least(below=setting.stage.fixed_bytes))
     assert len(setting.made) == 1
     least = min(one.simulation.peak_bytes for one in setting.least())
@@ -239,9 +246,7 @@ def test_copies_that_queue_on_the_link_start_early_enough_for_the_last() -> None
         return f:0""")
     seconds = {name: 0.01 for name in "abcdef"} | {"long": 5.0}
     costs = Costs(seconds, to_host=2048.0, from_host=2048.0, latency=0.01)
-    terms = Terms(DEVICE, HOST, frozenset({"order", "swap"}))
-    calm = calm_order(graph, costs, terms)
-    (setting,) = space_settings(graph, costs, terms, calm)
+    (setting,) = settings_of(graph, costs, {"order", "swap"})
     room = setting.free.peak_bytes + 2 * 2048
     made = setting.at(room)
     assert made is not None
@@ -266,8 +271,7 @@ def test_a_copy_that_has_to_wait_for_room_holds_up_none_behind_it() -> None:
         f = MatMul(e:0, w1:0) [256] @{DEVICE}
         return f:0""")
     costs = Costs(dict.fromkeys("abcdef", 1.0), to_host=2048.0, from_host=2048.0, latency=0.01)
-    terms = Terms(DEVICE, HOST, frozenset({"order", "swap"}))
-    (setting,) = space_settings(graph, costs, terms, calm_order(graph, costs, terms))
+    (setting,) = settings_of(graph, costs, {"order", "swap"})
     made = setting.at(13_500)
     assert made is not None
     triggers = {t.value.node: t.fetches[0].trigger for t in made.plan.transfers}
@@ -289,8 +293,7 @@ def test_with_weights_on_the_host_the_order_that_is_faster_in_little_memory_is_t
     ]
     graph = parse("\n".join(lines))
     costs = Costs(dict.fromkeys(graph.by_name, 0.1), to_host=1e8, from_host=1e8, latency=0.01)
-    terms = Terms(DEVICE, HOST, frozenset(TECHNIQUES))
-    _, placed = space_settings(graph, costs, terms, calm_order(graph, costs, terms))
+    _, placed = settings_of(graph, costs, TECHNIQUES)
     assert placed.away == ("w",)
     assert placed.free.peak_bytes < 50_000_000
 
@@ -359,8 +362,7 @@ def test_recomputations_are_near_the_optimum() -> None:
         costs = Costs({n.name: rng.choice((1.0, 2.0, 4.0)) for n in graph.nodes}, granularity=1)
         order = tuple(node.name for node in graph.nodes)
         free = simulate(graph, costs, Plan(order=order, device=DEVICE))
-        terms = Terms(DEVICE, "", frozenset({"recompute"}))
-        (space,) = space_settings(graph, costs, terms, calm_order(graph, costs, terms))
+        (space,) = settings_of(graph, costs, {"recompute"}, host="")
         for share in (0.9, 0.8, 0.7):
             budget = int(free.peak_bytes * share)
             best = least_seconds(graph, dict(costs.seconds), budget)

@@ -74,6 +74,11 @@ class Compact:
         node = self.producer[number]
         return Value(self.names[node], number - self.first[node])
 
+    def is_copy(self, node: int) -> bool:
+        """Whether a node is a read or an assignment of a variable in copy-on-read mode."""
+        is_whole = self.kind[node] in (READ, ASSIGN)
+        return is_whole and not self.copied.isdisjoint(self.variables[node])
+
     def number_of(self, value: Value) -> int:
         """The number of a value.
 

@@ -152,11 +152,10 @@ def static_costs(
 
 def _seconds(graph: Graph, flops: Mapping[str, float], rates: Rates) -> dict[str, float]:
     form, seconds = compact(graph), {}
-    for node, kind in zip(graph.nodes, form.kind, strict=True):
+    for number, node in enumerate(graph.nodes):
         if not node.is_input:
-            moved, touched = 0, form.variables[form.number[node.name]]
-            is_copy = kind in (READ, ASSIGN) and not form.copied.isdisjoint(touched)
-            if is_copy or (kind not in _STILL and not facts_of(node.op).is_shape_only):
+            moved, is_still = 0, form.kind[number] in _STILL and not form.is_copy(number)
+            if not is_still and not facts_of(node.op).is_shape_only:
                 moved = sum(node.nbytes) + sum(map(graph.nbytes, node.inputs))
             busy = max(moved / rates.nbytes, flops.get(node.name, 0.0) / rates.flops)
             seconds[node.name] = rates.start + busy

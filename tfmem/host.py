@@ -269,7 +269,7 @@ def _available_bytes() -> int | None:
 
 def _left_in(files: Sequence[str]) -> int | None:
     """Bytes left below a container's limit; files that were read may be dropped at any time."""
-    most, used, (statistics, dropped) = files[0], files[1], files[2:]
+    most, used, statistics, dropped = files
     limit, current, cached = _fact(most), _fact(used), _fact(statistics, dropped)
     if limit is None or current is None:
         return None

@@ -93,8 +93,8 @@ def owner(graph: Graph, value: Value) -> Value:
             number = form.source[node]
         elif form.kind[node] in (READ, HANDLE):
             (variable,) = form.variables[node]
-            is_copied = form.kind[node] == READ and variable in form.copied
-            return form.value(number if is_copied else form.first[form.variable_nodes[variable]])
+            own = number if form.is_copy(node) else form.first[form.variable_nodes[variable]]
+            return form.value(own)
         else:
             return form.value(number)
 

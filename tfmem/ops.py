@@ -50,6 +50,11 @@ class Facts:
     is_light: bool = False
     is_collective: bool = False
 
+    @property
+    def uses_variable(self) -> bool:
+        """Whether it reads or updates a variable."""
+        return self.reads is not None or bool(self.writes)
+
 
 UNKNOWN = Facts(is_stateful=True)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -89,6 +90,11 @@ class Placement:
     variable: str
     moved: tuple[str, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+
+
+def moved_with(placements: Iterable[Placement]) -> frozenset[str]:
+    """The nodes that run on the host with placed variables."""
+    return frozenset(name for placement in placements for name in placement.moved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tfmem.devices import is_gpu
 from tfmem.devices import kind as kind_of
 from tfmem.ir import Graph
 from tfmem.limited import is_out_of_memory
-from tfmem.plan import Plan
+from tfmem.plan import Plan, moved_with
 from tfmem.planning.search import Request
 
 _log = logging.getLogger("tfmem")
@@ -100,7 +100,7 @@ class Tracing:
 
     def __init__(self, graph: Graph, request: Request, plan: Plan) -> None:
         self._graph, self._request = graph, request
-        self._on_host = {name for one in plan.placements for name in one.moved}
+        self._on_host = moved_with(plan.placements)
         if request.host:
             self._on_host |= {node.name for node in graph.nodes if node.device == request.host}
         self._steps: list[Measured] = []

@@ -13,7 +13,7 @@ from tfmem.clones import with_clones
 from tfmem.compact import HANDLE, Compact, compact
 from tfmem.errors import Error
 from tfmem.ir import Graph, Value
-from tfmem.plan import Plan, Transfer
+from tfmem.plan import Plan, Transfer, moved_with
 
 
 @dataclass(slots=True)
@@ -107,8 +107,7 @@ class _Builder:
     def __init__(self, graph: Graph, plan: Plan) -> None:
         graph = with_clones(graph, plan.recomputations)
         self.graph, self.plan = compact(graph), plan
-        moved = {name for placement in plan.placements for name in placement.moved}
-        moved.update(placement.variable for placement in plan.placements)
+        moved = moved_with(plan.placements) | {one.variable for one in plan.placements}
         for name in moved:
             self._node(name, "placement")
         near = {"", plan.device}

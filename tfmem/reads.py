@@ -73,7 +73,7 @@ def _equal_reads(graph_def: GraphDef, handles: Container[str]) -> Iterator[list[
 
 def _is_dense(op: str) -> bool:
     facts = facts_of(op)
-    return (facts.reads is not None or bool(facts.writes)) and not facts.is_sparse
+    return facts.uses_variable and not facts.is_sparse
 
 
 def _between_updates(nodes: Iterable[NodeDef]) -> Iterator[list[str]]:

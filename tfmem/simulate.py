@@ -248,7 +248,7 @@ def _clocks(steps: Program, costs: Costs) -> _Clocks:
         for node, end in zip(steps.order, accumulate(seconds[n] for n in steps.order), strict=True):
             ends[node] = end
         return _Clocks({}, ends, math.fsum(seconds[node] for node in steps.order))
-    there = [costs.host_seconds.get(name, seconds[i]) for i, name in enumerate(graph.priced)]
+    there = [costs.seconds_on_host(name) for name in graph.priced]
     link, device, finished = _Link(costs), _Device(costs.contention), []
     host = computed = 0.0
     for step in steps.sequence:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tfmem.edit import Editor
 from tfmem.ir import Graph
 from tfmem.passes.transfer import Route, add_transfer
-from tfmem.plan import Placement
+from tfmem.plan import Placement, moved_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Place:
 
     def __call__(self, graph: Graph) -> Graph:
         editor = Editor(graph)
-        moved = frozenset(name for placement in self.placements for name in placement.moved)
+        moved = moved_with(self.placements)
         for placement in self.placements:
             for name in (placement.variable, *placement.moved):
                 editor.set_device(name, self.route.host)

@@ -40,7 +40,7 @@ def placeable_variables(graph: Graph, device: str, min_bytes: int) -> tuple[str,
         members = [graph.by_name[name] for name in family]
         users = {u for n in members for u in graph.consumers.get(Value(n.name), ())}
         goes = any(n.nbytes[0] >= min_bytes or n.device != device for n in members)
-        if goes and all(_touches_only(graph.by_name[user]) for user in users):
+        if goes and all(facts_of(graph.by_name[user].op).uses_variable for user in users):
             chosen.update(family)
     return tuple(n for n in variables if n in chosen and graph.by_name[n].device == device)
 
@@ -160,11 +160,6 @@ def placements(
 
 def _handles(graph: Graph, node: Node) -> list[str]:
     return [v.node for v in node.inputs if graph.by_name[v.node].op == VARIABLE]
-
-
-def _touches_only(node: Node) -> bool:
-    facts = facts_of(node.op)
-    return facts.reads is not None or bool(facts.writes)
 
 
 def _region(graph: Graph, core: dict[str, str]) -> dict[str, bool]:

@@ -121,7 +121,7 @@ def _add_outputs(
     variables = form.variables[node]
     if kind == HANDLE and form.is_input[node]:
         contents[variables[0]] = model.add(-1, 0, is_ghost=True)
-    elif kind == VIEW or (kind == READ and variables[0] not in form.copied):
+    elif kind == VIEW or (kind == READ and not form.is_copy(node)):
         shared = buffer[form.source[node]] if kind == VIEW else contents[variables[0]]
         buffer[values.start : values.stop] = [shared] * len(values)
         if kind == READ:

@@ -369,20 +369,21 @@ def calm_order(graph: Graph, costs: Costs, terms: Terms) -> tuple[str, ...]:
 
 def settings(graph: Graph, costs: Costs, terms: Terms, calm: tuple[str, ...]) -> Iterator[Setting]:
     """Every choice of what lives on the host, the least first; `calm` is from `calm_order`."""
-    orders = [calm]
-    if "order" in terms.techniques:
-        orders = [_with_updates(graph, costs, terms.device, calm)]
-        orders.append(updates_first(graph, program_order(graph)))
-    orders = [shapes_first(graph, order) for order in orders]
+    order, may_order = calm, "order" in terms.techniques
+    if may_order:
+        order = _with_updates(graph, costs, terms.device, calm)
+    orders = [shapes_first(graph, order)]
     there = variables_on(graph, terms.host) if terms.host else ()
     levels: list[tuple[str, ...]] = [()]
     if terms.host and "place" in terms.techniques:
         levels = placement_levels(graph, terms.device)
+    if not there:
+        yield Setting(graph, costs, terms, orders[0], (), {})
+        levels = levels[1:]
+    if levels and may_order:
+        orders.append(shapes_first(graph, updates_first(graph, program_order(graph))))
     for level in levels:
         away = (*there, *level)
-        if not away:
-            yield Setting(graph, costs, terms, orders[0], away, {})
-            continue
         besides = [moved_nodes(graph, away, by) for by in (costs, None)]
         for beside in besides if besides[0] != besides[1] else besides[:1]:
             yield _faster([Setting(graph, costs, terms, order, away, beside) for order in orders])

@@ -57,7 +57,7 @@ class Stage:
             for value in values:
                 if kind == VIEW:
                     root[value] = root[form.source[node]]
-                elif kind == PLAIN or (kind == READ and form.variables[node][0] in form.copied):
+                elif kind == PLAIN or (kind == READ and form.is_copy(node)):
                     root[value] = value
                 elif kind == KEPT and not self.away[node]:
                     self.fixed_bytes += self.size[value]
@@ -84,7 +84,7 @@ class Stage:
         for node, kind in enumerate(form.kind):
             read = [shared[value] for value in form.reads[node] if value in shared]
             first = form.first[node]
-            if kind == READ and form.variables[node][0] not in form.copied:
+            if kind == READ and not form.is_copy(node):
                 shared[first] = (self.size[first], updated[form.variables[node][0]])
             elif kind == VIEW and read:
                 shared[first] = read[0]

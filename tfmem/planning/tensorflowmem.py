@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tfmem.costs import Costs
 from tfmem.errors import Error
 from tfmem.ir import Graph
-from tfmem.plan import Placement, Plan, Transfer
+from tfmem.plan import Placement, Plan, Transfer, moved_with
 from tfmem.planning.order import depth_first, memory_order
 from tfmem.planning.partitions import Partitions
 from tfmem.planning.place import moved_nodes, placeable_variables, placements, variables_on
@@ -83,7 +83,7 @@ class TensorFlowMem:
             order = self._order(graph, costs, device)
             graph = Graph(tuple(graph.by_name[name] for name in order), graph.outputs)
         placed = self._placements(graph, device, host, techniques)
-        moved = frozenset(name for placement in placed for name in placement.moved)
+        moved = moved_with(placed)
         evictions: tuple[Transfer, ...] = ()
         if host and "swap" in techniques:
             evictions, placed = self._evictions(graph, device, moved, placed)
