@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import tfmem
     from tfmem.costs import Costs
     from tfmem.ir import Graph
-    from tfmem.planning.search import Request
+    from tfmem.planning.request import Request
 
 flags.DEFINE_list("repeats", ["1"], "Batches over which the step is unrolled; a row for each.")
 flags.DEFINE_list("depths", [], "Depths, 3n + 2, of ResNets to plan for a budget.")
@@ -128,9 +128,9 @@ def plan_chain(nodes: int) -> tuple[int, float, tfmem.Plan]:
 
 
 def _request(device: str) -> Request:
-    from tfmem.planning.search import Request
+    from tfmem.planning.request import Request
 
-    return Request(device, "", None, frozenset(("order", "recompute")))
+    return Request(device=device, techniques=frozenset(("order", "recompute")))
 
 
 def _planned(graph: Graph, costs: Costs, device: str) -> tuple[int, float, tfmem.Plan]:

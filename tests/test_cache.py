@@ -13,11 +13,12 @@ from tests.test_search import RECOMPUTE, budgets, costs_of
 from tfmem import store
 from tfmem.plan import Plan
 from tfmem.planning import cache
-from tfmem.planning.search import Request, choose
+from tfmem.planning.request import Request
+from tfmem.planning.search import choose
 
 GRAPH = training_chain(16, 4096)
 COSTS = costs_of(GRAPH)
-REQUEST = Request(DEVICE, "", budgets(GRAPH, 0.7)[0], RECOMPUTE)
+REQUEST = Request(device=DEVICE, budget=budgets(GRAPH, 0.7)[0], techniques=RECOMPUTE)
 
 
 @pytest.fixture

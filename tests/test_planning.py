@@ -21,8 +21,8 @@ from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
 from tfmem.planning.partitions import Partitions
 from tfmem.planning.place import moved_nodes, placeable_variables, placement_levels
-from tfmem.planning.search import Request, carry_out
-from tfmem.planning.strategy import TECHNIQUES
+from tfmem.planning.request import Request
+from tfmem.planning.search import carry_out
 from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.simulate import simulate
 from tfmem.text import parse
@@ -228,7 +228,7 @@ def test_partitions_leave_constants_and_host_nodes_out() -> None:
 
 
 def request(budget: int | None, **changes: object) -> Request:
-    made = Request(DEVICE, HOST, budget, frozenset(TECHNIQUES))
+    made = Request(device=DEVICE, host=HOST, budget=budget)
     return dataclasses.replace(made, **changes)  # type: ignore[arg-type]
 
 

@@ -35,11 +35,11 @@ from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
 from tfmem.planning.crowd import Crowd
 from tfmem.planning.rehearsal import Knobs, Schedule, rehearse
-from tfmem.planning.search import Decision, Request, choose
-from tfmem.planning.space import Setting, Terms, calm_order
+from tfmem.planning.request import TECHNIQUES, Decision, Request
+from tfmem.planning.search import choose
+from tfmem.planning.space import Setting, calm_order
 from tfmem.planning.space import settings as space_settings
 from tfmem.planning.stage import Stage
-from tfmem.planning.strategy import TECHNIQUES
 from tfmem.simulate import allocate, simulate
 from tfmem.text import parse
 
@@ -60,7 +60,7 @@ def plan(
     host: str = "",
     **changes: float,
 ) -> Decision:
-    request = Request(DEVICE, host, budget, techniques)
+    request = Request(device=DEVICE, host=host, budget=budget, techniques=techniques)
     return choose(graph, costs_of(graph), dataclasses.replace(request, **changes))  # type: ignore[arg-type]
 
 
@@ -72,8 +72,8 @@ def budgets(graph: Graph, *shares: float) -> list[int]:
 def settings_of(
     graph: Graph, costs: Costs, techniques: Iterable[str], host: str = HOST
 ) -> list[Setting]:
-    terms = Terms(DEVICE, host, frozenset(techniques))
-    return list(space_settings(graph, costs, terms, calm_order(graph, costs, terms)))
+    request = Request(device=DEVICE, host=host, techniques=frozenset(techniques))
+    return list(space_settings(graph, costs, request, calm_order(graph, costs, request)))
 
 
 def reached(graph: Graph, budget: int, **options: object) -> Plan | None:
@@ -194,7 +194,7 @@ def test_a_graph_is_searched_once_for_bodies_that_cost_the_same() -> None:
         return y:0""")
     bodies = {"c": (Body(body),)}
     costs = static_costs(graph, flops={}, bodies=bodies, device=DEVICE)
-    request = Request(DEVICE, "", 1, RECOMPUTE)
+    request = Request(device=DEVICE, budget=1, techniques=RECOMPUTE)
     with (
         mock.patch("tfmem.planning.search.calm_order", wraps=calm_order) as searched,
         pytest.raises(BudgetError),
@@ -217,11 +217,13 @@ def test_swaps_that_hide_behind_computation_are_preferred_to_recomputation() -> 
     graph = training_chain(40, 1 << 20)
     fast = Costs(dict.fromkeys((n.name for n in graph.nodes), 1.0), {}, 1e7, 1e7, 0.0)
     budget = int(0.6 * allocate(graph, fast, Plan(device=DEVICE)).worst_bytes)
-    made = choose(graph, fast, Request(DEVICE, HOST, budget, RECOMPUTE | {"swap"})).plan
+    techniques = RECOMPUTE | {"swap"}
+    request = Request(device=DEVICE, host=HOST, budget=budget, techniques=techniques)
+    made = choose(graph, fast, request).plan
     assert made.evictions
     assert made.step_seconds < 1.01 * made.baseline_step_seconds
     slow = dataclasses.replace(fast, to_host=1e3, from_host=1e3)
-    made = choose(graph, slow, Request(DEVICE, HOST, budget, RECOMPUTE | {"swap"})).plan
+    made = choose(graph, slow, request).plan
     assert made.recomputations
     assert not made.evictions
 

@@ -37,7 +37,8 @@ from tfmem.passes.align import Align
 from tfmem.passes.prune import Prune
 from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
-from tfmem.planning.search import Request, carry_out
+from tfmem.planning.request import Request
+from tfmem.planning.search import carry_out
 from tfmem.planning.strategy import Strategy
 from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.pricing import Tracing, measured, price

@@ -27,7 +27,8 @@ from tfmem.pipeline import Pass, run_passes
 from tfmem.plan import Plan
 from tfmem.planning import cache
 from tfmem.planning.bodies import charge
-from tfmem.planning.search import Decision, Request, choose
+from tfmem.planning.request import Decision, Request
+from tfmem.planning.search import choose
 from tfmem.pricing import Tracing
 from tfmem.rebuild import Rewritten
 from tfmem.report import Alive, Offer, Origin, Report

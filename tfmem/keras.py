@@ -22,7 +22,7 @@ from tfmem.budget import format_bytes
 from tfmem.errors import Error
 from tfmem.options import checked_options
 from tfmem.plan import Plan
-from tfmem.planning.strategy import TECHNIQUES
+from tfmem.planning.request import TECHNIQUES
 from tfmem.report import Report
 
 _log = logging.getLogger("tfmem")

@@ -8,21 +8,19 @@ from typing import Any
 
 from tfmem.budget import parse_bytes
 from tfmem.errors import Error
-from tfmem.planning.strategy import TECHNIQUES, Strategy
+from tfmem.planning.request import TECHNIQUES, Bounds
+from tfmem.planning.strategy import Strategy
 
 PROFILES = ("auto", "static", "measured")
 """Where costs may come from."""
 
 
-@dataclass(frozen=True)
-class Options:
+@dataclass(frozen=True, kw_only=True)
+class Options(Bounds):
     """What `tfmem.optimize` was asked for; see there."""
 
-    budget: int | None = None
     devices: tuple[str | None, ...] = (None,)
     hosts: tuple[str | None, ...] = (None,)
-    techniques: frozenset[str] = frozenset(TECHNIQUES)
-    max_slowdown: float | None = None
     strategy: Strategy | None = None
     profile: str = "auto"
 

@@ -15,7 +15,7 @@ from tfmem.devices import kind as kind_of
 from tfmem.ir import Graph
 from tfmem.limited import is_out_of_memory
 from tfmem.plan import Plan, moved_with
-from tfmem.planning.search import Request
+from tfmem.planning.request import Request
 
 _log = logging.getLogger("tfmem")
 

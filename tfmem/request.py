@@ -15,7 +15,7 @@ from tfmem.capture import Captured
 from tfmem.errors import Error, HostMemoryError
 from tfmem.options import Options
 from tfmem.plan import Plan
-from tfmem.planning.search import Request
+from tfmem.planning.request import Request
 
 _log = logging.getLogger("tfmem")
 
@@ -74,7 +74,14 @@ def _request(options: Options, device: str, named: str | None, scarce: Sequence[
             "device in host=... (tfmem.host_process() lends the memory of a second process)"
         )
     limit = measure.region_bytes(device)
-    return Request(device, host, budget, techniques, limit, options.max_slowdown)
+    return Request(
+        device=device,
+        host=host,
+        budget=budget,
+        techniques=techniques,
+        limit=limit,
+        max_slowdown=options.max_slowdown,
+    )
 
 
 def have_room(created: Sequence[tf.Variable], concrete: Any, request: Request) -> bool:

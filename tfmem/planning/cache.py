@@ -18,7 +18,8 @@ from tfmem.costs import Costs
 from tfmem.errors import Error
 from tfmem.ir import Graph
 from tfmem.plan import Plan
-from tfmem.planning.search import Decision, Request, judge
+from tfmem.planning.request import Decision, Request
+from tfmem.planning.search import judge
 
 _log = logging.getLogger("tfmem")
 

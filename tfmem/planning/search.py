@@ -14,11 +14,11 @@ from tfmem.ir import Graph
 from tfmem.plan import BodyPlan, Plan
 from tfmem.planning.bodies import charge, costs_of, plan_bodies, room_beside
 from tfmem.planning.early import shapes_first
+from tfmem.planning.request import Decision, Request
 from tfmem.planning.space import (
     UNLIMITED,
     Candidate,
     Setting,
-    Terms,
     calm_order,
     candidate,
     settings,
@@ -43,45 +43,6 @@ is known only once what is around them is planned."""
 
 _BODY_LIMIT = 1 << 40
 """Bodies run in an allocator that has long taken all its regions."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for, with devices and limits found.
-
-    Attributes:
-      device: the device whose memory is scarce, by its full name.
-      host: the device that takes what leaves it; "" if there is none.
-      budget: most bytes that may be in use on the device; None for no bound.
-      techniques: what may be used.
-      limit: the hard limit of the device's allocator in bytes; None if it has none.
-      max_slowdown: most that the predicted step time may grow, as a factor; None for no bound.
-      beside: bytes in use on the device, for the whole step, that are no part of the function.
-    """
-
-    device: str
-    host: str
-    budget: int | None
-    techniques: frozenset[str]
-    limit: int | None = None
-    max_slowdown: float | None = None
-    beside: int = 0
-
-
-@dataclass(frozen=True)
-class Decision:
-    """A plan with the simulations that it rests on.
-
-    The simulations compare plans; the peaks that the plan predicts are the usual ones in the
-    allocator, which pads what it hands out. The budget is kept by `worst_bytes`, that of the step
-    it pads most. `fits` says whether the holes between chunks leave room for it.
-    """
-
-    plan: Plan
-    before: Simulation
-    after: Simulation
-    worst_bytes: int
-    fits: bool = True
 
 
 def choose(
@@ -206,17 +167,15 @@ def _chosen(
     before: _Original,
     observe: Callable[[], object],
 ) -> Decision:
-    terms = Terms(request.device, request.host, request.techniques, request.limit, observe)
+    if request.budget is None and "order" not in request.techniques:
+        return _unchanged(before, request, "no budget is set, and the order may not be changed")
+    calm = calm_order(graph, costs, request)
     if request.budget is None:
-        if "order" not in request.techniques:
-            return _unchanged(before, request, "no budget is set, and the order may not be changed")
-        terms = replace(terms, techniques=frozenset({"order"}))
-    calm = calm_order(graph, costs, terms)
-    spaces = settings(graph, costs, terms, calm)
-    if request.budget is None:
-        best = next(spaces).free_candidate
+        ordered = replace(request, techniques=frozenset({"order"}))
+        best = next(settings(graph, costs, ordered, calm, observe)).free_candidate
     else:
-        best = _fastest(spaces, _policies(graph, costs, terms, calm), request.budget)
+        spaces = settings(graph, costs, request, calm, observe)
+        best = _fastest(spaces, _policies(graph, costs, request, calm), request.budget)
     best = _loosened(graph, costs, best, request, calm)
     return _checked(_decision(best, before, request), request, before)
 
@@ -285,18 +244,24 @@ def _least(candidates: Iterable[Candidate]) -> Candidate:
     return best
 
 
-def _policies(graph: Graph, costs: Costs, terms: Terms, calm: tuple[str, ...]) -> list[Candidate]:
+def _policies(
+    graph: Graph, costs: Costs, request: Request, calm: tuple[str, ...]
+) -> list[Candidate]:
     """The published system's plans with ever more techniques, so that none of ours is behind it."""
-    if not terms.host:
+    if not request.host:
         return []
     plans = []
     ordered = Graph(tuple(graph.by_name[name] for name in calm), graph.outputs)
     for level in (("swap",), ("swap", "place")):
-        if terms.techniques >= {"order", *level}:
+        if request.techniques >= {"order", *level}:
             plan = TensorFlowMem().decide(
-                ordered, costs, device=terms.device, host=terms.host, techniques=frozenset(level)
+                ordered,
+                costs,
+                device=request.device,
+                host=request.host,
+                techniques=frozenset(level),
             )
-            plans.append(candidate(graph, costs, replace(plan, order=calm), terms.limit))
+            plans.append(candidate(graph, costs, replace(plan, order=calm), request.limit))
     return plans
 
 

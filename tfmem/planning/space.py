@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,6 +21,7 @@ from tfmem.planning.early import movable_nodes, shapes_first, updates_first
 from tfmem.planning.order import memory_order, program_order
 from tfmem.planning.place import moved_nodes, placement_levels, variables_on
 from tfmem.planning.rehearsal import Knobs, Schedule, Unreachable, rehearse
+from tfmem.planning.request import Request
 from tfmem.planning.schedule import plan_of
 from tfmem.planning.stage import NEVER, Stage
 from tfmem.simulate import Simulation, allocate, simulate
@@ -156,20 +157,6 @@ class Candidate:
         return math.fsum(self.costs.seconds.get(name, 0.0) for name in runs)
 
 
-@dataclass(frozen=True)
-class Terms:
-    """Under which terms plans are made: where, with what, in an allocator of what limit.
-
-    `observe` is called whenever a limit has been looked at.
-    """
-
-    device: str
-    host: str
-    techniques: frozenset[str]
-    limit: int | None = None
-    observe: Callable[[], object] = lambda: None
-
-
 class Setting:
     """One choice of what lives on the host, with a plan for each limit."""
 
@@ -177,17 +164,18 @@ class Setting:
         self,
         graph: Graph,
         costs: Costs,
-        terms: Terms,
+        request: Request,
         order: Sequence[str],
-        away: Sequence[str],
-        beside: dict[str, str],
+        away: Sequence[str] = (),
+        beside: Mapping[str, str] | None = None,
+        observe: Callable[[], object] = lambda: None,
     ) -> None:
-        self.graph, self.costs, self.terms = graph, costs, terms
+        self.graph, self.costs, self.request, self.observe = graph, costs, request, observe
         form = compact(graph)
         self.away = tuple(away)
-        self.beside = beside
+        self.beside = beside or {}
         on_host = {*self.beside, *away}
-        near = {"", terms.device}
+        near = {"", request.device}
         absent = [node.name in on_host or node.device not in near for node in graph.nodes]
         self.base = [form.number[name] for name in order]
         on_device = [n for n in self.base if not absent[n] and not form.is_input[n]]
@@ -226,7 +214,9 @@ class Setting:
         A graph that is not small is left at the first plan that takes as many seconds as asked, for
         those for lower limits hardly ever take less.
         """
-        ways = 1 + 11 * bool(self.terms.host)  # settings and factors that are looked at to the end
+        ways = 1 + 11 * bool(
+            self.request.host
+        )  # settings and factors that are looked at to the end
         looks = max(2, _EFFORT // (ways * len(self.graph)))
         is_small = len(self.graph) <= _SMALL
         looks = looks if is_small else min(looks, _LOOKS)
@@ -291,7 +281,7 @@ class Setting:
         """The best plan found for a limit, None if it cannot be kept."""
         if limit not in self.made:
             self.made[limit] = self._find(limit)
-            self.terms.observe()
+            self.observe()
         return self.made[limit]
 
     def _find(self, limit: int) -> Candidate | None:
@@ -329,15 +319,15 @@ class Setting:
         return best
 
     def _swap_factors(self) -> tuple[float, ...]:
-        if not self.terms.host:
+        if not self.request.host:
             return (NEVER,)
-        swaps = (1.0, _HIDDEN) if "swap" in self.terms.techniques else ()
-        if "recompute" in self.terms.techniques or not swaps:
+        swaps = (1.0, _HIDDEN) if "swap" in self.request.techniques else ()
+        if "recompute" in self.request.techniques or not swaps:
             return (NEVER, *swaps)
         return swaps
 
     def _knobs(self, factor: float) -> list[Knobs]:
-        may = "recompute" in self.terms.techniques
+        may = "recompute" in self.request.techniques
         if not may:
             return [Knobs(0.0, patience, factor, may) for patience in (1.0, 0.5)]
         tried = [Knobs(1.0, 1.0, factor), Knobs(0.1, 1.0, factor), Knobs(1.0, 0.5, factor)]
@@ -350,8 +340,8 @@ class Setting:
 
     def _candidate(self, made: Schedule, limit: int) -> Candidate:
         plan = plan_of(made, self.stage, self.base, self.away, self.beside, limit)
-        plan = replace(plan, device=self.terms.device, host=self.terms.host)
-        return candidate(self.graph, self.costs, plan, self.terms.limit)
+        plan = replace(plan, device=self.request.device, host=self.request.host)
+        return candidate(self.graph, self.costs, plan, self.request.limit)
 
 
 def candidate(graph: Graph, costs: Costs, plan: Plan, limit: int | None) -> Candidate:
@@ -360,25 +350,43 @@ def candidate(graph: Graph, costs: Costs, plan: Plan, limit: int | None) -> Cand
     return Candidate(graph, costs, plan, simulate(graph, costs, plan), room)
 
 
-def calm_order(graph: Graph, costs: Costs, terms: Terms) -> tuple[str, ...]:
+def calm_order(graph: Graph, costs: Costs, request: Request) -> tuple[str, ...]:
     """The order with the least peak that may be had; updates keep their place in it."""
-    if "order" in terms.techniques:
-        return memory_order(graph, costs, terms.device)
+    if "order" in request.techniques:
+        return memory_order(graph, costs, request.device)
     return program_order(graph)
 
 
-def settings(graph: Graph, costs: Costs, terms: Terms, calm: tuple[str, ...]) -> Iterator[Setting]:
-    """Every choice of what lives on the host, the least first; `calm` is from `calm_order`."""
-    order, may_order = calm, "order" in terms.techniques
+def settings(
+    graph: Graph,
+    costs: Costs,
+    request: Request,
+    calm: tuple[str, ...],
+    observe: Callable[[], object] = lambda: None,
+) -> Iterator[Setting]:
+    """Every choice of what lives on the host, the least first.
+
+    Args:
+      graph: what is planned.
+      costs: its prices.
+      request: for where, and with which techniques; its budget does not matter.
+      calm: from `calm_order`.
+      observe: called whenever a limit has been looked at.
+    """
+
+    def made(order: tuple[str, ...], away: Sequence[str], beside: dict[str, str]) -> Setting:
+        return Setting(graph, costs, request, order, away, beside, observe)
+
+    order, may_order = calm, "order" in request.techniques
     if may_order:
-        order = _with_updates(graph, costs, terms.device, calm)
+        order = _with_updates(graph, costs, request.device, calm)
     orders = [shapes_first(graph, order)]
-    there = variables_on(graph, terms.host) if terms.host else ()
+    there = variables_on(graph, request.host) if request.host else ()
     levels: list[tuple[str, ...]] = [()]
-    if terms.host and "place" in terms.techniques:
-        levels = placement_levels(graph, terms.device)
+    if request.host and "place" in request.techniques:
+        levels = placement_levels(graph, request.device)
     if not there:
-        yield Setting(graph, costs, terms, orders[0], (), {})
+        yield made(orders[0], (), {})
         levels = levels[1:]
     if levels and may_order:
         orders.append(shapes_first(graph, updates_first(graph, program_order(graph))))
@@ -386,7 +394,7 @@ def settings(graph: Graph, costs: Costs, terms: Terms, calm: tuple[str, ...]) ->
         away = (*there, *level)
         besides = [moved_nodes(graph, away, by) for by in (costs, None)]
         for beside in besides if besides[0] != besides[1] else besides[:1]:
-            yield _faster([Setting(graph, costs, terms, order, away, beside) for order in orders])
+            yield _faster([made(order, away, beside) for order in orders])
 
 
 def _faster(made: Sequence[Setting]) -> Setting:

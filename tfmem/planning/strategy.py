@@ -8,9 +8,6 @@ from tfmem.costs import Costs
 from tfmem.ir import Graph
 from tfmem.plan import Plan
 
-TECHNIQUES = ("order", "recompute", "swap", "place")
-"""Names of all techniques, in the order in which their passes run after recomputation."""
-
 
 class Strategy(Protocol):
     """Decides what is done to a graph."""
