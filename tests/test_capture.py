@@ -19,10 +19,10 @@ from tfmem import devices, grappler, profiler, profiles
 from tfmem.arguments import flat_arguments
 from tfmem.capture import Captured, capture
 from tfmem.costs import Copies
-from tfmem.entry import passes_of
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.ir import ARG, VARIABLE, Node, Value
 from tfmem.ops import facts_of
+from tfmem.passes.for_plan import passes_of
 from tfmem.pipeline import run_passes
 from tfmem.plan import Fetch, Plan, Transfer
 from tfmem.rebuild import rebuild

@@ -21,7 +21,7 @@ from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
 from tfmem.planning.partitions import Partitions
 from tfmem.planning.place import moved_nodes, placeable_variables, placement_levels
-from tfmem.planning.request import Request
+from tfmem.planning.request import TECHNIQUES, Request
 from tfmem.planning.search import carry_out
 from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.simulate import simulate

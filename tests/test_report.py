@@ -18,6 +18,7 @@ import tfmem
 from tfmem.ir import Value
 from tfmem.plan import Plan
 from tfmem.report import Origin, Report
+from tfmem.report_of import report_of
 from tfmem.simulate import Buffer, Crossing, Trace
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -125,7 +126,7 @@ def test_the_steps_of_a_report_are_those_that_the_planner_judged() -> None:
     most = tfmem.optimize(step).plan(x).baseline_peak_bytes
     for budget in (2 * most, int(0.8 * most)):
         entry = tfmem.optimize(step, budget=budget)._planned((x,), {})
-        (stage,), report = entry.stages, entry.report()
+        (stage,), report = entry.stages, report_of(entry)
         assert stage.decision.plan.is_noop == (budget > most)
         assert (report.original.timeline == stage.decision.before.timeline).all()
         assert (report.planned.timeline == stage.decision.after.timeline).all()

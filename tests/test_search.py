@@ -27,10 +27,10 @@ from tests.graphs import (
 from tests.optimum import least_seconds
 from tfmem.bodies import Body
 from tfmem.costs import Costs, static_costs
-from tfmem.entry import passes_of
 from tfmem.errors import BudgetError
 from tfmem.ir import Graph
 from tfmem.ops import facts_of
+from tfmem.passes.for_plan import passes_of
 from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
 from tfmem.planning.crowd import Crowd

@@ -25,15 +25,15 @@ from tfmem.entry import (
     Stage,
     decided,
     observe,
-    offers,
-    passes_of,
     rewritten_bodies,
+    route_of,
     without_placement,
 )
 from tfmem.errors import Error
 from tfmem.ir import Graph
 from tfmem.options import Options, checked_options
 from tfmem.passes.align import Align
+from tfmem.passes.for_plan import passes_of
 from tfmem.passes.prune import Prune
 from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
@@ -44,6 +44,7 @@ from tfmem.planning.tensorflowmem import TensorFlowMem
 from tfmem.pricing import Tracing, measured, price
 from tfmem.rebuild import rebuild
 from tfmem.report import Report
+from tfmem.report_of import offers, report_of
 from tfmem.request import bytes_beside, check_host_memory, have_room, requests_of
 from tfmem.signature import signature_of
 from tfmem.tracing import canonical_arguments, fresh, is_recorded
@@ -270,7 +271,7 @@ class Optimized:
     def report(self, *args: Any, **kwargs: Any) -> Report:
         """What is predicted for these arguments and, after a call with them, what was measured."""
         entry = self._entries.get(signature_of(args, kwargs))
-        return (entry or self._planned(args, kwargs)).report()
+        return report_of(entry or self._planned(args, kwargs))
 
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What fills the memory of the original, and what budgets would cost; see `explain`."""
@@ -300,7 +301,7 @@ class Optimized:
         seconds = time.perf_counter() - start
         stages = (Stage(graph, costs, decision),)
         entry = Entry(self.name, captured, stages, seconds, variables.moves())
-        return replace(entry.report(), frontier=frontier)
+        return replace(report_of(entry), frontier=frontier)
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -309,7 +310,7 @@ class Optimized:
 
     def reports(self) -> tuple[Report, ...]:
         """A report of each of the plans."""
-        return tuple(entry.report() for entry in self._distinct())
+        return tuple(map(report_of, self._distinct()))
 
     def _distinct(self) -> list[Entry]:
         return list({id(entry): entry for entry in self._entries.values()}.values())
@@ -374,7 +375,8 @@ class Optimized:
         graph, tracing = run_passes(captured.graph, (Prune(), Align())), None
         for request in requests:
             if stages:
-                done = passes_of(stages[-1].decision.plan)
+                plan = stages[-1].decision.plan
+                done = passes_of(plan, route_of(plan.device, plan.host))
                 graph = run_passes(graph, (*done, Align()), observe)
             variables.unshare(captured.variables.values(), request.device)
             request = replace(request, beside=bytes_beside(captured, request))
@@ -423,7 +425,9 @@ class Optimized:
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()
         captured, last = entry.captured, entry.stages[-1]
-        graph = run_passes(last.graph, passes_of(last.decision.plan), observe)
+        plan = last.decision.plan
+        route = route_of(plan.device, plan.host)
+        graph = run_passes(last.graph, passes_of(plan, route), observe)
         bodies: dict[str, tuple[Graph, Graph]] = {}
         away: dict[str, list[Any]] = {}
         for plan in (stage.decision.plan for stage in entry.stages):

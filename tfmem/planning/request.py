@@ -1,0 +1,59 @@
+"""What is asked of the planner for one device, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfmem.plan import Plan
+from tfmem.simulate import Simulation
+
+TECHNIQUES = ("order", "recompute", "swap", "place")
+"""Names of all techniques, in the order in which their passes run after recomputation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What a plan must keep to.
+
+    Attributes:
+      budget: most bytes that may be in use on the device; None for no bound.
+      techniques: what may be used.
+      max_slowdown: most that the predicted step time may grow, as a factor; None for no bound.
+    """
+
+    budget: int | None = None
+    techniques: frozenset[str] = frozenset(TECHNIQUES)
+    max_slowdown: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Bounds):
+    """The bounds of a plan for one device, with devices and limits found.
+
+    Attributes:
+      device: the device whose memory is scarce, by its full name.
+      host: the device that takes what leaves it; "" if there is none.
+      limit: the hard limit of the device's allocator in bytes; None if it has none.
+      beside: bytes in use on the device, for the whole step, that are no part of the function.
+    """
+
+    device: str
+    host: str = ""
+    limit: int | None = None
+    beside: int = 0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A plan with the simulations that it rests on.
+
+    The simulations compare plans; the peaks that the plan predicts are the usual ones in the
+    allocator, which pads what it hands out. The budget is kept by `worst_bytes`, that of the step
+    it pads most. `fits` says whether the holes between chunks leave room for it.
+    """
+
+    plan: Plan
+    before: Simulation
+    after: Simulation
+    worst_bytes: int
+    fits: bool = True
