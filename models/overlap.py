@@ -20,9 +20,9 @@ import tensorflow as tf
 
 import tfmem
 from models.table import markdown, show_bytes, show_seconds
-from tfmem import devices, measure, profiler, profiles
+from tfmem import device_names, devices, measure, profiler, profiles
 from tfmem.capture import capture
-from tfmem.costs import Copies, Link
+from tfmem.costs.types import Copies, Link
 from tfmem.ir import Graph, Value
 from tfmem.passes.linearise import Linearise
 from tfmem.passes.prune import Prune
@@ -129,8 +129,8 @@ def host_of(device: str) -> Iterator[str]:
 
     Variables that are to be moved there are made inside.
     """
-    if devices.is_gpu(device):
-        yield devices.cpu_of(device)
+    if device_names.is_gpu(device):
+        yield device_names.cpu_of(device)
         return
     with tfmem.host_process() as host:
         yield host
@@ -160,7 +160,7 @@ def _variants(
     graph = run_passes(captured.graph, (Prune(),))
     evictions = _evictions(graph, chain.layers)
     routes = {ON_HOST: Route(host)}
-    if devices.copies(device, host):
+    if device_names.copies(device, host):
         routes[ON_DEVICE] = Route(host, device)
     order = Reorder(tuple(node.name for node in graph.nodes))
     passes: dict[str, tuple[Pass, ...]] = {PLAIN: ()}

@@ -25,7 +25,7 @@ from models.table import show_bytes, show_count, show_seconds, table
 
 if TYPE_CHECKING:
     import tfmem
-    from tfmem.costs import Costs
+    from tfmem.costs.types import Costs
     from tfmem.ir import Graph
     from tfmem.planning.request import Request
 
@@ -101,7 +101,7 @@ def plan_resnet(depth: int) -> tuple[int, float, tfmem.Plan]:
 
 def plan_chain(nodes: int) -> tuple[int, float, tfmem.Plan]:
     """As `plan_resnet` for layers of four nodes, each of which keeps a value for its gradient."""
-    from tfmem.costs import Costs
+    from tfmem.costs.types import Costs
     from tfmem.ir import ARG, Graph, Node, Value
 
     size, device = 2**16, "/device:CPU:0"

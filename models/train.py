@@ -29,7 +29,7 @@ from models.cluster import cluster
 from models.comparators import COMPARATORS, CannotRun, changed, prepare
 from models.table import show_bytes, show_count
 from models.task import Model, Task
-from tfmem import devices, measure
+from tfmem import device_names, devices, measure
 from tfmem.budget import parse_bytes
 from tfmem.errors import BudgetError, Error
 from tfmem.limited import is_out_of_memory
@@ -360,7 +360,7 @@ def _start(setting: Setting, stack: contextlib.ExitStack) -> Tiers:
         host,
         lambda: tf.config.experimental.reset_memory_stats(device),
         lambda: measure.memory_info(device)[1],
-        devices.is_gpu(device),
+        device_names.is_gpu(device),
     )
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import tfmem
 from models.overlap import ON_DEVICE, ON_HOST, PLAIN, Chain, host_of, overlap
-from tfmem import devices, measure, profiler
+from tfmem import device_names, devices, measure, profiler
 from tfmem.capture import capture
 
 MIB = 2**20
@@ -63,7 +63,7 @@ def copies_free_memory() -> dict[str, Any]:
     """Each form of copy lowers the peak and changes no number."""
     found = overlap(Chain(side=1024, layers=24, steps=2))
     assert found.is_equal
-    forms = {ON_HOST} | ({ON_DEVICE} if devices.is_gpu(devices.scarce()) else set())
+    forms = {ON_HOST} | ({ON_DEVICE} if device_names.is_gpu(devices.scarce()) else set())
     assert found.ratios.keys() == forms
     for form in forms:
         assert found.peak_bytes[form] < 0.8 * found.peak_bytes[PLAIN], found.peak_bytes
@@ -158,7 +158,7 @@ def pictures_are_predicted() -> dict[str, Any]:
     concrete = function.get_concrete_function(images, labels)
     graph = capture(concrete, device=device, args=(images, labels)).graph
     turned = sum("LayoutOptimizer" in node.name for node in graph.nodes)
-    assert bool(turned) == devices.is_gpu(device), turned
+    assert bool(turned) == device_names.is_gpu(device), turned
     planned = tfmem.optimize(step, budget=900 * MIB, techniques=["order", "recompute"],
                              profile="measured")  # fmt: skip
     for _ in range(6):

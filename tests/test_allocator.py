@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.graphs import DEVICE, graphs, training_chain
-from tfmem.allocator import SWITCH, Allocation, Bfc, most_of, replay
-from tfmem.costs import Costs, scratch
+from tfmem.allocator import Allocation, Bfc, replay
+from tfmem.costs.types import SWITCH, Costs
 from tfmem.ir import Graph
 from tfmem.liveness import lifetimes
 from tfmem.plan import Plan
 from tfmem.program import program
+from tfmem.requests import most_of, scratch
 from tfmem.simulate import allocate, simulate
 from tfmem.text import parse
 

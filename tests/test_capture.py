@@ -18,7 +18,7 @@ from tests.functions import CASES, matrix
 from tfmem import devices, grappler, profiler, profiles
 from tfmem.arguments import flat_arguments
 from tfmem.capture import Captured, capture
-from tfmem.costs import Copies
+from tfmem.costs.types import Copies
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.ir import ARG, VARIABLE, Node, Value
 from tfmem.ops import facts_of

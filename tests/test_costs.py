@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tfmem.bodies import Body
-from tfmem.costs import Costs, Measured, Rates, static_costs, with_measured
+from tfmem.bodies import Bodies, Body
+from tfmem.callers import with_bodies
+from tfmem.costs.static import static_costs, with_measured
+from tfmem.costs.types import Costs, Measured, Rates
+from tfmem.ir import Graph
 from tfmem.shapes import Call
 from tfmem.text import parse
 from tfmem.workspace import workspace
@@ -15,6 +18,11 @@ GRAPH = parse("""
     a = MatMul(x:0, x:0) [2048] @/device:CPU:0
     w = While(a:0, x:0) [2048, 1024] @/device:CPU:0
     return w:0""")
+
+
+def priced(graph: Graph, bodies: Bodies) -> Costs:
+    device = "/device:CPU:0"
+    return with_bodies(static_costs(graph, flops={}, device=device), graph, bodies, device)
 
 
 def test_seconds_come_from_operations_or_from_bytes() -> None:
@@ -60,15 +68,15 @@ def test_a_loop_is_charged_what_its_body_takes_beside_its_inputs_and_outputs() -
         h = MatMul(i:0, x:0) [4096] @/device:CPU:0
         j = MatMul(h:0) [2048] @/device:CPU:0
         return j:0, x:0""")
-    costs = static_costs(GRAPH, flops={}, bodies={"w": (Body(body),)}, device="/device:CPU:0")
+    costs = priced(GRAPH, {"w": (Body(body),)})
     assert costs.workspace["w"] == (2048 + 1024 + 4096 + 2048) - 1024 - (2048 + 1024)
     branch = parse(str(GRAPH).replace("While", "If"))
-    costs = static_costs(branch, flops={}, bodies={"w": (Body(body),)}, device="/device:CPU:0")
+    costs = priced(branch, {"w": (Body(body),)})
     assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
     small, large = (Body(body, workspace={"h": nbytes}) for nbytes in (512, 4096))
-    costs = static_costs(branch, flops={}, bodies={"w": (small,)}, device="/device:CPU:0")
+    costs = priced(branch, {"w": (small,)})
     assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
-    costs = static_costs(branch, flops={}, bodies={"w": (large,)}, device="/device:CPU:0")
+    costs = priced(branch, {"w": (large,)})
     assert costs.workspace["w"] == 4096 + 4096 - (2048 + 1024)
 
 
@@ -83,7 +91,7 @@ def test_a_body_is_charged_what_the_bodies_within_it_take() -> None:
         c = If(x:0, x:0) [1024] @/device:CPU:0
         return c:0""")
     body = Body(outer, bodies={"c": (Body(inner),)})
-    costs = static_costs(GRAPH, flops={}, bodies={"w": (body,)}, device="/device:CPU:0")
+    costs = priced(GRAPH, {"w": (body,)})
     assert costs.workspace["w"] == 1024 + 1024 + 4096 - (2048 + 1024)
 
 

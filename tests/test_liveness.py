@@ -12,7 +12,7 @@ from tests import checker
 from tests.graphs import DEVICE, graphs, random_graph
 from tests.plans import random_order, random_plan
 from tfmem import Error
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.ir import Graph, Value
 from tfmem.liveness import owner
 from tfmem.plan import Fetch, Placement, Plan, Transfer

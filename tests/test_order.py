@@ -20,7 +20,7 @@ from tests.graphs import (
     unet,
 )
 from tests.optimum import least_peak
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning import order as orders

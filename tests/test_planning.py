@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from tests.checker import replay
 from tests.graphs import DEVICE, HOST, NAMED, graphs, named, random_graph, renamed, training_chain
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError, Error
 from tfmem.ir import Graph, Value
 from tfmem.passes.linearise import Linearise

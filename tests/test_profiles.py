@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfmem
 from tfmem import profiler, profiles, store
-from tfmem.costs import Measured
+from tfmem.costs.types import Measured
 
 LAYERS = 6
 X = tf.random.stateless_normal([256, 128], [1, 2])

@@ -26,7 +26,9 @@ from tests.graphs import (
 )
 from tests.optimum import least_seconds
 from tfmem.bodies import Body
-from tfmem.costs import Costs, static_costs
+from tfmem.callers import with_bodies
+from tfmem.costs.static import static_costs
+from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError
 from tfmem.ir import Graph
 from tfmem.ops import facts_of
@@ -193,7 +195,7 @@ def test_a_graph_is_searched_once_for_bodies_that_cost_the_same() -> None:
         y = MatMul(h:0) [1024] @cpu
         return y:0""")
     bodies = {"c": (Body(body),)}
-    costs = static_costs(graph, flops={}, bodies=bodies, device=DEVICE)
+    costs = with_bodies(static_costs(graph, flops={}, device=DEVICE), graph, bodies, DEVICE)
     request = Request(device=DEVICE, budget=1, techniques=RECOMPUTE)
     with (
         mock.patch("tfmem.planning.search.calm_order", wraps=calm_order) as searched,

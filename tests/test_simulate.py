@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.graphs import DEVICE, graphs, random_graph, training_chain
 from tests.plans import random_order, random_plan
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.ir import ARG, Graph, Node, Value
 from tfmem.plan import Fetch, Placement, Plan, Transfer
 from tfmem.planning.order import breadth_first

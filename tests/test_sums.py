@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tfmem import sums
 from tfmem.capture import capture
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
+from tfmem.original import joined
 from tfmem.plan import Plan
 from tfmem.planning.order import memory_order
 from tfmem.simulate import simulate
@@ -77,9 +78,9 @@ def test_a_weight_that_is_used_at_many_times_needs_few_of_its_gradients_at_once(
     gradient = 4 * 256 * 256
     assert simulate(graph, Costs(), plan).peak_bytes < 13 * gradient
 
-    whole, costs = sums.joined(graph, Costs(seconds=dict.fromkeys(graph.by_name, 1.0)))
+    whole, costs = joined(graph, Costs(seconds=dict.fromkeys(graph.by_name, 1.0)))
     (long,) = (node for node in whole.nodes if node.op == "AddN")
     assert len(long.inputs) == 40
     assert costs.seconds[long.name] == len(graph) - len(whole) + 1
     assert simulate(whole, Costs(), Plan(device=DEVICE)).peak_bytes > 40 * gradient
-    assert sums.joined(whole, costs) == (whole, costs)
+    assert joined(whole, costs) == (whole, costs)

@@ -8,7 +8,7 @@ import tempfile
 from typing import Any
 
 from tests.host_checks import MIB, raised
-from tfmem import devices, host, measure, variables
+from tfmem import device_names, devices, host, measure, variables
 
 SHAPE = [3, 32, MIB // 4]  # 96 MiB of float32, in pieces of 32
 NBYTES = 96 * MIB
@@ -49,9 +49,9 @@ def moving() -> dict[str, Any]:
         back = functions(variable)
         back["read"]()
         variables.move_variable(variable, "CPU:0")
-        facts["back"] = [devices.is_local(variable.device), exact(variable)]
+        facts["back"] = [device_names.is_local(variable.device), exact(variable)]
         variables.pin([variable, variable], device)  # the host stands for a GPU
-        facts["pinned"] = [devices.is_local(variable.device), exact(variable)]
+        facts["pinned"] = [device_names.is_local(variable.device), exact(variable)]
         facts["old_on_host"] = raised(back["read"])
         facts["checkpoint_back"] = round_trip(variable)
         facts["host_bytes"] = host.running().memory().current_bytes
@@ -148,7 +148,7 @@ def shared() -> dict[str, Any]:
 def kept(several: list[Any]) -> bool:
     """Whether all variables are here with the values they were made with."""
     return all(
-        devices.is_local(variable.device) and float(variable[59, 3]) == i
+        device_names.is_local(variable.device) and float(variable[59, 3]) == i
         for i, variable in enumerate(several)
     )
 
@@ -187,7 +187,7 @@ def made_on_the_host() -> dict[str, Any]:
 
     def places(*made: Any) -> list[bool]:
         plain = [getattr(variable, "_value", variable) for variable in made]
-        return [not devices.is_local(variable.device) for variable in plain]
+        return [not device_names.is_local(variable.device) for variable in plain]
 
     facts: dict[str, Any] = {}
     with host.host_process():

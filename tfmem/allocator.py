@@ -14,19 +14,18 @@ from __future__ import annotations
 import random
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from tfmem.costs.types import GRAIN, SWITCH, Requests
 from tfmem.liveness import Lifetimes
+from tfmem.requests import on_device, requests
 
 _USUAL = 0.9
 _MOST_PADDING = 128 * 2**20
 _FIRST_REGION = 2 * 2**20
-
-GRAIN = 256
-"""Each request is rounded up to a multiple of so many bytes."""
 
 
 @dataclass(slots=True)
@@ -124,72 +123,6 @@ class Bfc:
         del self.chunks[chunk.begin]
 
 
-Requests = tuple[tuple[int, int], ...]
-"""What is asked of an allocator, in order: (number of a buffer, bytes); 0 or `SWITCH` ends it."""
-
-SWITCH = -1
-"""In the place of bytes: a variable of the caller adopts the buffer, and gives its own back."""
-
-
-def requests(
-    lifetimes: Lifetimes,
-    workspace: Sequence[int],
-    within: Mapping[int, Requests],
-    *,
-    held: Container[int] = (),
-    kept: Container[int] = (),
-) -> Requests:
-    """What one step asks for.
-
-    A node's workspace is asked for after its outputs and given back before its inputs. A node that
-    runs functions has its outputs from them.
-
-    Args:
-      lifetimes: when each buffer begins and ends.
-      workspace: bytes that each node of the order holds while it runs.
-      within: what functions ask for, by the position of the node that runs them.
-      held: buffers that are there before the step.
-      kept: buffers that stay after it.
-    """
-    sizes = lifetimes.nbytes.tolist()
-    begins: list[list[int]] = [[] for _ in range(max(1, len(lifetimes.program.order)))]
-    ends: list[list[int]] = [[] for _ in begins]
-    inputs: list[int] = []
-    for b in _on_device(lifetimes):
-        if b not in held:
-            (inputs if lifetimes.is_input(b) else begins[lifetimes.start[b]]).append(b)
-        if b not in kept:
-            ends[lifetimes.end[b]].append(b)
-    made, beyond = [(b, sizes[b]) for b in inputs], len(sizes)
-    adopted = {
-        after for before, after in lifetimes.variables if before != after and not sizes[before]
-    }
-    for position, (starting, ending) in enumerate(zip(begins, ends, strict=True)):
-        made += [(beyond + number, nbytes) for number, nbytes in within.get(position, ())]
-        made += [(b, sizes[b]) for b in starting]
-        if position not in within and position < len(workspace) and workspace[position]:
-            made += [(beyond, workspace[position]), (beyond, 0)]
-        made += [(b, SWITCH if b in adopted else 0) for b in ending]
-    return tuple(made)
-
-
-def _on_device(lifetimes: Lifetimes) -> list[int]:
-    """The buffers that the device's allocator sees."""
-    found: list[int] = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
-    return found
-
-
-def most_of(asked: Requests) -> int:
-    """Most bytes in use at a time, without padding."""
-    sizes: dict[int, int] = {}
-    now = most = 0
-    for number, nbytes in asked:
-        now += nbytes if nbytes > 0 else -sizes[number]
-        sizes[number] = nbytes
-        most = max(most, now)
-    return most
-
-
 @dataclass(frozen=True)
 class Allocation:
     """What a program takes in the allocator.
@@ -284,7 +217,7 @@ class _Step:
         outlive = set(self.renewed.values())
         self.given = [
             b
-            for b in _on_device(lifetimes)
+            for b in on_device(lifetimes)
             if lifetimes.is_input(b) and not lifetimes.start[b] and b not in outlive
         ]
         held = set(self.given)

@@ -16,7 +16,7 @@ from typing import Any, overload
 
 import tensorflow as tf
 
-from tfmem import devices, variables
+from tfmem import device_names, variables
 from tfmem import host as host_module
 from tfmem.arguments import flat_arguments
 from tfmem.capture import Captured, capture
@@ -439,7 +439,7 @@ class Optimized:
             variables.move_groups({host: group for host, group in away.items() if group})
             self._forget()
         for plan in (stage.decision.plan for stage in entry.stages):
-            if devices.copies(plan.device, plan.host):
+            if device_names.copies(plan.device, plan.host):
                 read = (one for one in plan.placements if any(t.fetches for t in one.transfers))
                 variables.pin((captured.variables[one.variable] for one in read), plan.device)
         rewritten = rebuild(captured, graph, bodies)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfmem.ir import Graph, Node
-from tfmem.liveness import Lifetimes
+from tfmem.ir import Graph
 
 
 @dataclass(frozen=True)
@@ -30,17 +29,3 @@ class Body:
 
 Bodies = Mapping[str, tuple[Body, ...]]
 """The bodies of each node that runs any, in the order of the op's attributes."""
-
-
-def inputs_shared(caller: Node, body: Body, found: Lifetimes) -> frozenset[int]:
-    """Buffers of a body that are its caller's inputs.
-
-    A branch reads the node's inputs themselves. A loop does so in its first turn only: from then on
-    the variables of the loop are buffers of their own, but for those handed on unchanged.
-    """
-    is_loop, outputs = caller.op.endswith("While"), set(body.graph.outputs)
-    return frozenset(
-        buffer
-        for buffer, number in enumerate(found.owner.tolist())
-        if found.is_input(buffer) and (not is_loop or found.program.value(number) in outputs)
-    )

@@ -19,7 +19,7 @@ import tensorflow as tf
 # Private parts of TensorFlow; seen to work with 2.21.
 from tensorflow.python.ops import handle_data_util
 
-from tfmem import devices, graphdefs, grappler, inference, kernels, reads, sums
+from tfmem import device_names, devices, graphdefs, grappler, inference, kernels, reads, sums
 from tfmem.bodies import Bodies
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graphdefs import FunctionDef, GraphDef, NodeDef
@@ -324,9 +324,9 @@ def _place_nodes(
                 if (place := resource_place.get(source.partition(":")[0])) is not None:
                     node.device = place
                     break
-        kind = devices.kind(node.device)
+        kind = device_names.kind(node.device)
         if kind != "CPU" and not kernels.runs_on(node, kind):
-            node.device = devices.cpu_of(node.device)
+            node.device = device_names.cpu_of(node.device)
         if node.op in ("Identity", "VarHandleOp") and _is_resource(node):
             resource_place[node.name] = node.device
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from tfmem.device_names import LOCAL
 from tfmem.errors import Error
-
-_LOCAL = "/job:localhost/replica:0/task:0"
 
 
 def names() -> tuple[str, ...]:
@@ -32,39 +31,8 @@ def full_name(device: str) -> str:
 
 def scarce() -> str:
     """Full name of the device whose memory is scarce by default: GPU:0 if any, else CPU:0."""
-    gpu = f"{_LOCAL}/device:GPU:0"
-    return gpu if gpu in names() else f"{_LOCAL}/device:CPU:0"
-
-
-def is_local(name: str) -> bool:
-    """Whether a device, by its full name, belongs to this process."""
-    return name.startswith(f"{_LOCAL}/")
-
-
-def short_name(name: str) -> str:
-    """The name as `tf.config` wants it: of this process, without job, replica and task."""
-    return name.removeprefix(_LOCAL)
-
-
-def kind(name: str) -> str:
-    """``CPU`` or ``GPU``, from a full name."""
-    return name.rsplit("/device:", 1)[1].split(":")[0]
-
-
-def is_gpu(name: str) -> bool:
-    """Whether a device, by its full name, is a GPU; "" is none."""
-    return "/device:GPU:" in name
-
-
-def copies(device: str, host: str) -> bool:
-    """Whether a device, by its full name, has kernels that copy to this host: a GPU has some for
-    the CPU of its process."""
-    return is_local(device) and is_gpu(device) and host == cpu_of(device)
-
-
-def cpu_of(name: str) -> str:
-    """Full name of the CPU of the process that a device, by its full name, belongs to."""
-    return f"{name.rsplit('/device:', 1)[0]}/device:CPU:0"
+    gpu = f"{LOCAL}/device:GPU:0"
+    return gpu if gpu in names() else f"{LOCAL}/device:CPU:0"
 
 
 def _canonical(device: str) -> str:

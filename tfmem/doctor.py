@@ -9,7 +9,7 @@ import shutil
 from typing import Any
 
 import tfmem
-from tfmem import devices, host, measure, pricing, store
+from tfmem import device_names, devices, host, measure, pricing, store
 from tfmem.budget import format_bytes
 from tfmem.errors import Error
 
@@ -49,10 +49,10 @@ def _device(name: str) -> dict[str, Any]:
     used: int | None = None
     with contextlib.suppress(Error):  # it keeps no statistics
         used, _ = measure.memory_info(name)
-    rates = pricing.rates_of(name) if devices.is_local(name) else None
+    rates = pricing.rates_of(name) if device_names.is_local(name) else None
     return {
         "name": name,
-        "limit_bytes": measure.device_limit(name) if devices.is_local(name) else None,
+        "limit_bytes": measure.device_limit(name) if device_names.is_local(name) else None,
         "keeps_statistics": used is not None,
         "used_bytes": used,
         "gflops": rates and rates.flops / 1e9,

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from tqdm import tqdm
 
-from tfmem import devices, profiler, profiles, variables
+from tfmem import device_names, profiler, profiles, variables
 from tfmem.bodies import Bodies
 from tfmem.capture import Captured
-from tfmem.costs import Copies, Costs
+from tfmem.costs.types import Copies, Costs
 from tfmem.errors import BudgetError
 from tfmem.ir import Graph
 from tfmem.passes.for_plan import passes_of
@@ -71,7 +71,7 @@ class Entry:
 
 def route_of(device: str, host: str) -> Route:
     """How values cross: by a GPU's own kernels, unless the other form was measured to be faster."""
-    if not devices.copies(device, host):
+    if not device_names.copies(device, host):
         return Route(host)
     known = profiles.probed(Copies, profiler.machine(), device, host)
     return Route(host, "" if known and not known.on_device else device)

@@ -14,7 +14,7 @@ from tensorflow.python.framework import func_graph as func_graph_lib
 from tensorflow.python.framework import tensor_util
 from tensorflow.python.ops import handle_data_util
 
-from tfmem import devices, kernels, shapes
+from tfmem import device_names, kernels, shapes
 from tfmem.bodies import Body
 from tfmem.graphdefs import (
     FunctionDef,
@@ -287,7 +287,7 @@ class Reader:
             outputs = [_full(t.shape) for t in op.outputs]
             opaque = (shapes.opaque_nbytes(node_def.op, i, outputs) for i in range(len(sizes)))
             sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
-        if devices.is_gpu(node_def.device):
+        if device_names.is_gpu(node_def.device):
             for i in kernels.host_outputs(node_def, "GPU"):
                 sizes[i] = 0
         return Node(
@@ -318,7 +318,7 @@ class Reader:
         """
         op = VARIABLE if is_variable(item) else ARG
         nbytes = self._nbytes(Value(item.name), op, dtype, shape, ())
-        if op == ARG and devices.is_gpu(device) and kernels.keeps_arguments_on_host(dtype):
+        if op == ARG and device_names.is_gpu(device) and kernels.keeps_arguments_on_host(dtype):
             nbytes = 0
         return Node(item.name, op, nbytes=(nbytes,), device=device)
 
@@ -363,7 +363,7 @@ class Reader:
         )
         if count := shapes.flops(call):
             self.flops[node_def.name] = count
-        if scratch := workspace(call, devices.is_gpu(node_def.device)):
+        if scratch := workspace(call, device_names.is_gpu(node_def.device)):
             self.workspace[node_def.name] = scratch
         return shapes.shared_input(call)
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tfmem import devices
+from tfmem import device_names, devices
 from tfmem.errors import Error
 
 MIB = 2**20
@@ -109,25 +109,25 @@ def memory_info(device: str) -> tuple[int, int]:
     import tensorflow as tf
 
     name = devices.full_name(device)
-    if not devices.is_local(name):
+    if not device_names.is_local(name):
         raise Error(
             f"the memory of {name} cannot be read from here, it belongs to another process; for "
             "tfmem's own host process use tfmem.host.running().memory()"
         )
-    if devices.kind(name) == "CPU" and not _cpu_uses_bfc():
+    if device_names.kind(name) == "CPU" and not _cpu_uses_bfc():
         raise Error(
             f"the allocator of {name} keeps no statistics; set {_USE_BFC}=true (and {_BFC_LIMIT}=n "
             "for a limit of n MiB) in the environment before TensorFlow is imported, or use "
             "tfmem.limited.run_limited"
         )
     try:
-        info = tf.config.experimental.get_memory_info(devices.short_name(name))
+        info = tf.config.experimental.get_memory_info(device_names.short_name(name))
     except ValueError as error:
         raise Error(f"the allocator of {name} keeps no statistics ({error})") from error
-    if devices.kind(name) == "CPU" and info["peak"] == 0:
+    if device_names.kind(name) == "CPU" and info["peak"] == 0:
         with tf.device(name):
             probe = tf.zeros([64])
-        info = tf.config.experimental.get_memory_info(devices.short_name(name))
+        info = tf.config.experimental.get_memory_info(device_names.short_name(name))
         del probe
         _must_count(name, info["peak"])
     return int(info["current"]), int(info["peak"])
@@ -142,7 +142,7 @@ def reset_peak(device: str) -> None:
     import tensorflow as tf
 
     memory_info(device)
-    tf.config.experimental.reset_memory_stats(devices.short_name(devices.full_name(device)))
+    tf.config.experimental.reset_memory_stats(device_names.short_name(devices.full_name(device)))
 
 
 def _must_count(name: str, peak: int) -> None:
@@ -163,9 +163,9 @@ def device_limit(device: str) -> int | None:
       tfmem.Error: there is no such device, or the variable's value is no number.
     """
     name = devices.full_name(device)
-    if not devices.is_local(name):
+    if not device_names.is_local(name):
         return None
-    if devices.kind(name) == "CPU":
+    if device_names.kind(name) == "CPU":
         return _cpu_limit() if _cpu_uses_bfc() else None
     # Private parts of TensorFlow; seen to work with 2.21. The public list of devices with limits
     # makes devices of its own, whose limits are not those of this process's configuration.
@@ -197,7 +197,7 @@ def claim_memory(device: str | None = None) -> None:
     if limit is None:
         raise Error(f"{name} has no limit of its own; set {_USE_BFC}=true and {_BFC_LIMIT}=n")
     memory_info(name)
-    if devices.kind(name) == "CPU" and limit > UNCLAIMED:
+    if device_names.kind(name) == "CPU" and limit > UNCLAIMED:
         with tf.device(name):
             tf.raw_ops.Empty(shape=[limit - UNCLAIMED], dtype=tf.uint8)
         _claimed.add(name)
@@ -222,9 +222,9 @@ def region_bytes(device: str) -> int | None:
     import tensorflow as tf
 
     name = devices.full_name(device)
-    if devices.kind(name) == "CPU":
+    if device_names.kind(name) == "CPU":
         return (_cpu_limit() - UNCLAIMED) if name in _claimed else None
-    if not devices.is_local(name) or not devices.is_gpu(name):
+    if not device_names.is_local(name) or not device_names.is_gpu(name):
         return None
     grows = any(
         map(tf.config.experimental.get_memory_growth, tf.config.list_physical_devices("GPU"))

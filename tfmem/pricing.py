@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from tfmem import profiler, profiles
+from tfmem.callers import with_bodies
 from tfmem.capture import Captured
-from tfmem.costs import Costs, Link, Measured, Rates, static_costs, with_link, with_measured
-from tfmem.devices import is_gpu
-from tfmem.devices import kind as kind_of
+from tfmem.costs.static import static_costs, with_link, with_measured
+from tfmem.costs.types import Costs, Link, Measured, Rates
+from tfmem.device_names import is_gpu
+from tfmem.device_names import kind as kind_of
 from tfmem.ir import Graph
 from tfmem.limited import is_out_of_memory
 from tfmem.plan import Plan, moved_with
@@ -41,12 +43,12 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
     costs = static_costs(
         graph,
         flops=captured.flops,
-        bodies=captured.bodies,
         workspace=captured.workspace,
         device=request.device,
         rates=None if is_static else rates_of(request.device),
         host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,
     )
+    costs = with_bodies(costs, graph, captured.bodies, request.device)
     if is_static:
         return costs
     if has_host:

@@ -22,8 +22,8 @@ import tensorflow as tf
 # Private part of TensorFlow; seen to work with 2.21.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tfmem import devices
-from tfmem.costs import Link, Measured, Rates
+from tfmem import device_names
+from tfmem.costs.types import Link, Measured, Rates
 from tfmem.profiles import Machine
 
 _log = logging.getLogger("tfmem")
@@ -170,7 +170,7 @@ def _workspace(planes: Iterable[Any], device: str) -> dict[str, int] | None:
 
 def _is_allocator_of(name: str, device: str) -> bool:
     """Whether a BFC allocator, by its name, is that of a device."""
-    if devices.is_gpu(device):
+    if device_names.is_gpu(device):
         return name == f"GPU_{device.rsplit(':', 1)[1]}_bfc"
     return "cpu" in name.lower()
 

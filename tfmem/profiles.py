@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from tfmem import store
-from tfmem.costs import Copies, Link, Measured, Rates
+from tfmem.costs.types import Copies, Link, Measured, Rates
 from tfmem.ir import Graph
 
 _log = logging.getLogger("tfmem")

@@ -11,12 +11,12 @@ from tfmem.bodies import Bodies
 from tfmem.clones import with_clones
 from tfmem.entry import Entry, Stage, decided
 from tfmem.errors import BudgetError, Error
+from tfmem.original import joined
 from tfmem.plan import Plan
 from tfmem.planning.bodies import charge
 from tfmem.planning.request import Request
 from tfmem.report import Alive, Offer, Origin, Report
 from tfmem.simulate import trace
-from tfmem.sums import joined
 
 _OFFERS, _ABOVE_LEAST = 4, 1.02
 """Budgets that `explain` tries, and how far above the least reachable peak the last of them is."""

@@ -19,10 +19,11 @@ import numpy.typing as npt
 
 from tfmem import liveness
 from tfmem.allocator import Allocation, processes, replay
-from tfmem.costs import Costs, scratch
+from tfmem.costs.types import Costs
 from tfmem.ir import Graph, Value
 from tfmem.plan import Plan
 from tfmem.program import Program, program
+from tfmem.requests import scratch
 
 Array = npt.NDArray[np.int64]
 

@@ -17,12 +17,8 @@ Source: `tensorflow/core/kernels/aggregate_ops.cc`, TensorFlow 2.21; `tests/test
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Container, Sequence
 from typing import Any
-
-from tfmem.costs import Costs
-from tfmem.ir import Graph, Node
 
 GraphDef = Any
 NodeDef = Any
@@ -65,36 +61,6 @@ def _split(graph_def: GraphDef, node: NodeDef, values: Sequence[str]) -> None:
             del node.input[:]
             node.input.extend((total, part.name, *after))
             _as_addition(node)
-
-
-def joined(graph: Graph, costs: Costs) -> tuple[Graph, Costs]:
-    """The graph with its sums as they were before `split`, which is what TensorFlow runs."""
-    parts = {node.name: _parts(graph.by_name, node) for node in graph.nodes if node.op == "AddV2"}
-    parts = {name: group for name, group in parts.items() if group}
-    if not parts:
-        return graph, costs
-    dropped = {node.name for group in parts.values() for node in group}
-    nodes, seconds = [], dict(costs.seconds)
-    for node in graph.nodes:
-        if node.name in dropped:
-            continue
-        if group := parts.get(node.name):
-            values = [v for part in group if part.op == "AddN" for v in part.inputs]
-            node = replace(node, op="AddN", inputs=tuple(values))
-            names = (node.name, *(part.name for part in group))
-            seconds[node.name] = sum(seconds.get(name, 0.0) for name in names)
-        nodes.append(node)
-    return Graph(tuple(nodes), graph.outputs), replace(costs, seconds=seconds)
-
-
-def _parts(by_name: Mapping[str, Node], node: Node) -> list[Node]:
-    """What `split` made beside a node; nothing if it is no sum in parts."""
-    found, number = [], 0
-    while (part := by_name.get(f"{node.name}/part{number}")) is not None and part.op == "AddN":
-        found += [part, by_name.get(f"{node.name}/sum{number}")]
-        number += 1
-    made = [part for part in found if part is not None]
-    return made if {value.node for value in node.inputs} <= {part.name for part in made} else []
 
 
 def _add(graph_def: GraphDef, like: NodeDef, name: str, values: Sequence[str]) -> NodeDef:

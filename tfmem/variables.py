@@ -21,7 +21,7 @@ from itertools import product
 from types import FrameType
 from typing import Any
 
-from tfmem import devices, measure
+from tfmem import device_names, devices, measure
 from tfmem import host as host_module
 from tfmem.budget import format_bytes
 from tfmem.errors import Error, HostMemoryError
@@ -169,7 +169,7 @@ def _copy(variable: Any, twin: Any, device: str) -> None:
 
     is_near = _process(variable.device) == _process(device)
     pieces = [()] if is_near else list(_pieces(variable.shape, variable.dtype.size))
-    if pieces == [()] and devices.copies(variable.device, device):
+    if pieces == [()] and device_names.copies(variable.device, device):
         with contextlib.suppress(tf.errors.ResourceExhaustedError):  # of pinned memory
             _carry(variable, twin)
             return

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from tfmem.bodies import Bodies, Body, inputs_shared
-from tfmem.costs import Costs, body_costs, body_requests, with_requests
+from tfmem.bodies import Bodies, Body
+from tfmem.callers import body_costs, body_requests, inputs_shared, with_requests
+from tfmem.costs.types import Costs
 from tfmem.ir import Graph, Node
 from tfmem.liveness import lifetimes
 from tfmem.plan import BodyPlan, Plan

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tfmem import store
 from tfmem.bodies import Bodies
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.errors import Error
 from tfmem.ir import Graph
 from tfmem.plan import Plan

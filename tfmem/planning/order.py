@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tfmem.compact import Compact, compact
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.pressure import Pressure, pressure

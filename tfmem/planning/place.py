@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import networkx as nx
 
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.ir import VARIABLE, Graph, Node, Value
 from tfmem.ops import facts_of
 from tfmem.plan import Placement, Transfer

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tfmem.compact import ASSIGN, HANDLE, KEPT, READ, UPDATE, VIEW, Compact, compact
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.ir import Graph
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 from tfmem.bodies import Bodies, Body
 from tfmem.budget import format_bytes
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError, Error
 from tfmem.ir import Graph
+from tfmem.original import joined
 from tfmem.plan import BodyPlan, Plan
 from tfmem.planning.bodies import charge, costs_of, plan_bodies, room_beside
 from tfmem.planning.early import shapes_first
@@ -26,7 +27,6 @@ from tfmem.planning.space import (
 from tfmem.planning.strategy import Strategy
 from tfmem.planning.tensorflowmem import TensorFlowMem, widest_window
 from tfmem.simulate import Simulation, allocate, simulate
-from tfmem.sums import joined
 
 _UNORDERED = 1.2
 """How far above its prediction the original's peak may be: nothing bounds what runs at once there

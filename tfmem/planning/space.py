@@ -14,7 +14,7 @@ from functools import cached_property
 
 from tfmem.allocator import Allocation
 from tfmem.compact import compact
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.early import movable_nodes, shapes_first, updates_first

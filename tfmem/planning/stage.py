@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfmem.compact import ASSIGN, KEPT, PLAIN, READ, UPDATE, VIEW, Compact
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 
 NEVER = float("inf")
 

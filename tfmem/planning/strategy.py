@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.ir import Graph
 from tfmem.plan import Plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tfmem.costs import Costs
+from tfmem.costs.types import Costs
 from tfmem.errors import Error
 from tfmem.ir import Graph
 from tfmem.plan import Placement, Plan, Transfer, moved_with

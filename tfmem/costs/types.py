@@ -1,0 +1,101 @@
+"""What a step costs: seconds and scratch of each node, and the speed of the link to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+GRAIN = 256
+"""The allocator rounds each request up to a multiple of so many bytes."""
+
+Requests = tuple[tuple[int, int], ...]
+"""What is asked of an allocator, in order: (number of a buffer, bytes); 0 or `SWITCH` ends it."""
+
+SWITCH = -1
+"""In the place of bytes: a variable of the caller adopts the buffer, and gives its own back."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Prices of a graph's nodes on one device.
+
+    Attributes:
+      seconds: time each node runs, by name; absent means none.
+      workspace: bytes a node's kernel holds only while it runs, by name; absent means none.
+      to_host: bytes a second from the device to the host.
+      from_host: bytes a second back.
+      latency: seconds each copy takes before its first byte.
+      contention: part of the time of copies and of the host's nodes for which the device's own
+        nodes stand still, because they share cores.
+      duplex: bytes that cross in a second when copies go both ways at once, over those of one way:
+        from 1 (they share the link) to 2 (each way is a link of its own).
+      granularity: every buffer takes a multiple of this many bytes on the device.
+      requests: what the functions that a node runs ask of the allocator, by the node's name; what
+        that is above the node's outputs is its workspace.
+      host_seconds: time each node runs if it is on the host; absent means as long as on the device.
+    """
+
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    workspace: Mapping[str, int] = field(default_factory=dict)
+    to_host: float = 1e9
+    from_host: float = 1e9
+    latency: float = 1e-4
+    contention: float = 0.0
+    duplex: float = 2.0
+    granularity: int = GRAIN
+    requests: Mapping[str, Requests] = field(default_factory=dict)
+    host_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def seconds_on_host(self, name: str) -> float:
+        """Time that a node runs if it is on the host."""
+        return self.host_seconds.get(name, self.seconds.get(name, 0.0))
+
+    def allocated(self, nbytes: int) -> int:
+        """Bytes a buffer of `nbytes` takes on the device."""
+        return -(-nbytes // self.granularity) * self.granularity
+
+
+@dataclass(frozen=True)
+class Link:
+    """Copies between a device and its host; the fields are those of `Costs`."""
+
+    to_host: float
+    from_host: float
+    latency: float
+    contention: float
+    duplex: float = 2.0
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Which form of copy is the faster one, where a device has both (see `passes.transfer`)."""
+
+    on_device: bool
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How fast a device computes.
+
+    Attributes:
+      flops: floating-point operations a second.
+      nbytes: bytes read or written a second.
+      start: seconds each node takes at least.
+    """
+
+    flops: float
+    nbytes: float
+    start: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What nodes took in traced steps, by name: seconds, and bytes held only while they ran.
+
+    `workspace` is None where the allocator does not tell, else it names the nodes that held any;
+    `host_seconds` are of nodes that ran on the host, the others on the device.
+    """
+
+    seconds: Mapping[str, float]
+    workspace: Mapping[str, int] | None = None
+    host_seconds: Mapping[str, float] = field(default_factory=dict)
