@@ -19,6 +19,7 @@ from tfmem import devices, grappler, profiler, profiles
 from tfmem.arguments import flat_arguments
 from tfmem.capture import Captured, capture
 from tfmem.costs.types import Copies
+from tfmem.entry import route_of
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.ir import ARG, VARIABLE, Node, Value
 from tfmem.ops import facts_of
@@ -419,10 +420,12 @@ def test_copies_of_a_gpu_are_its_own_kernels_unless_others_are_faster(a_gpu, mon
         device=GPU,
         host=LOCAL,
     )
-    rewritten = rebuild(captured, run_passes(graph, passes_of(plan)))
+    rewritten = rebuild(
+        captured, run_passes(graph, passes_of(plan, route_of(plan.device, plan.host)))
+    )
     monkeypatch.setattr(profiles, "_kept", {})
     profiles.keep_probe(Copies(on_device=False), profiler.machine(), GPU, LOCAL)
-    other = run_passes(graph, passes_of(plan))
+    other = run_passes(graph, passes_of(plan, route_of(plan.device, plan.host)))
     assert [node.device for node in other.nodes if node.origin] == [LOCAL, LOCAL]
     operations = {op.type: op for op in rewritten.function.graph.get_operations()}
     out, back = operations[TO_HOST], operations[FROM_HOST]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +12,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfmem.ir import Value
+from tfmem.topology import least_first, post_order
 
 GraphDef = Any
 NodeDef = Any
@@ -24,14 +25,13 @@ def parse_value(name: str) -> Value:
     return Value(node, int(index or 0))
 
 
-def merged_device(explicit: str, device: str, cache: dict[tuple[str, str], str] = {}) -> str:  # noqa: B006
+@functools.lru_cache(maxsize=1024)
+def merged_device(explicit: str, device: str) -> str:
     """The user's device, with what it leaves open taken from `device`."""
     if not explicit:
         return device
-    if (explicit, device) not in cache:
-        base, asked = tf.DeviceSpec.from_string(device), tf.DeviceSpec.from_string(explicit)
-        cache[explicit, device] = base.make_merged_spec(asked).to_string()
-    return cache[explicit, device]
+    base, asked = tf.DeviceSpec.from_string(device), tf.DeviceSpec.from_string(explicit)
+    return str(base.make_merged_spec(asked).to_string())
 
 
 def program_order(graph_def: GraphDef, names: Iterable[str]) -> list[NodeDef]:
@@ -59,18 +59,14 @@ def program_order(graph_def: GraphDef, names: Iterable[str]) -> list[NodeDef]:
                 waiting.append(name)
         reverse = waiting
 
-    missing = {name: len(sources) for name, sources in before.items()}
-    ready = [(rank[name], name) for name, count in missing.items() if not count]
-    heapq.heapify(ready)
-    result = []
-    while ready:
-        _, name = heapq.heappop(ready)
-        result.append(by_name[name])
-        for reader in after[name]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, (rank[reader], reader))
-    return result
+    names = list(by_name)
+    number = {name: i for i, name in enumerate(names)}
+    order = least_first(
+        [{number[source] for source in sources} for sources in before.values()],
+        [[number[reader] for reader in after[name]] for name in names],
+        [(rank[name], name) for name in names],
+    )
+    return [by_name[names[i]] for i in order]
 
 
 def _source_of(text: str) -> str:
@@ -88,22 +84,12 @@ def bare(node: NodeDef) -> NodeDef:
 def topological(nodes: Iterable[NodeDef]) -> list[NodeDef]:
     """NodeDefs sorted so that each follows its inputs; else in the order given."""
     by_name = {node.name: node for node in nodes}
-    result: dict[str, NodeDef] = {}
-    for root in by_name:
-        stack = [root]
-        while stack:
-            name = stack[-1]
-            waiting = [
-                source
-                for text in by_name[name].input
-                if (source := text.removeprefix("^").partition(":")[0]) in by_name
-                and source not in result
-            ]
-            if waiting and name not in result:
-                stack += waiting
-            else:
-                result.setdefault(stack.pop(), by_name[name])
-    return list(result.values())
+
+    def before(name: str) -> list[str]:
+        sources = map(_source_of, reversed(by_name[name].input))
+        return [source for source in sources if source in by_name]
+
+    return [by_name[name] for name in post_order(by_name, before)]
 
 
 def body_graph_def(function: FunctionDef) -> tuple[GraphDef, list[str]]:

@@ -14,6 +14,7 @@ from tfmem.compact import HANDLE, Compact, compact
 from tfmem.errors import Error
 from tfmem.ir import Graph, Value
 from tfmem.plan import Plan, Transfer, moved_with
+from tfmem.topology import Countdown, first_ready_first
 
 
 @dataclass(slots=True)
@@ -73,21 +74,6 @@ class Program:
         return self.graph.value(number)
 
 
-def fifo(graph: Compact) -> list[int]:
-    """The order in which TensorFlow's executor runs a graph on one thread: a queue of the ready."""
-    waiting = [len(before) for before in graph.predecessors]
-    ready = deque(node for node, count in enumerate(waiting) if not count)
-    order = []
-    while ready:
-        node = ready.popleft()
-        order.append(node)
-        for reader in graph.successors[node]:
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    return order
-
-
 def program(graph: Graph, plan: Plan) -> Program:
     """Applies a plan to a graph.
 
@@ -145,7 +131,9 @@ class _Builder:
             not host and not given for host, given in zip(self.on_host, graph.is_input, strict=True)
         ]
         if not plan.order:
-            order = range(len(runs)) if plan.transfers else fifo(graph)
+            order = list(range(len(runs)))
+            if not plan.transfers:
+                order = first_ready_first(graph.predecessors, graph.successors)
             return [node for node in order if runs[node]]
         named = [self._node(name, "order") for name in plan.order]
         order = [node for node in named if runs[node]]
@@ -254,31 +242,31 @@ class _Builder:
         graph = self.graph
         steps = len(self.on_host)
         count = len(graph.names)
-        waiting = [len(before) for before in graph.predecessors] + [0] * (steps - count)
+        left = [len(before) for before in graph.predecessors] + [0] * (steps - count)
         followers: dict[int, list[int]] = {}
         for step, awaited in self.waits.items():
             before = graph.predecessors[step] if step < count else ()
             for other in dict.fromkeys(awaited):
                 if other not in before:
-                    waiting[step] += 1
+                    left[step] += 1
                     followers.setdefault(other, []).append(step)
+        after = [graph.successors[step] if step < count else [] for step in range(steps)]
+        for step, more in followers.items():
+            after[step] = [*after[step], *more]
+        countdown = Countdown(left, after)
         eager = [
             step >= count or self.on_host[step] or graph.is_input[step] for step in range(steps)
         ]
         sequence: list[int] = []
-        todo = deque(step for step in range(steps) if eager[step] and not waiting[step])
+        todo = deque(step for step in countdown.ready() if eager[step])
         order = iter(self.order)
         node = -1
         while todo or (node := next(order, -1)) >= 0:
             step = todo.popleft() if todo else node
-            if waiting[step]:
+            if countdown.left[step]:
                 raise self._too_early(step, sequence)
             sequence.append(step)
-            after = graph.successors[step] if step < count else ()
-            for follower in (*after, *followers.get(step, ())):
-                waiting[follower] -= 1
-                if not waiting[follower] and eager[follower]:
-                    todo.append(follower)
+            todo.extend(follower for follower in countdown.take(step) if eager[follower])
         if len(sequence) != steps:
             missing = min(set(range(steps)) - set(sequence))
             raise Error(f"{self._name(missing)} can never run; its inputs wait for it")

@@ -8,6 +8,7 @@ function is never inlined into a caller, whose Grappler would do the same.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Container, Iterable, Mapping
 from typing import Any
@@ -303,18 +304,16 @@ class _SteeredFunction(concrete_function.ConcreteFunction):  # type: ignore[misc
     def _call_flat(self, tensor_inputs: Any, captured_inputs: Any) -> Any:
         context = eager_context.context()
         before = context.function_call_options
-        context.function_call_options = _without_grappler(before)
+        context.function_call_options = _without_grappler(before.config_proto_serialized)
         try:
             return super()._call_flat(tensor_inputs, captured_inputs)
         finally:
             context.function_call_options = before
 
 
-def _without_grappler(options: Any, cache: dict[bytes, Any] = {}) -> Any:  # noqa: B006
-    """The caller's options with Grappler off; made once for each configuration."""
-    serialized = options.config_proto_serialized
-    if serialized not in cache:
-        config = config_pb2.ConfigProto.FromString(serialized)
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
-        cache[serialized] = eager_context.FunctionCallOptions(config_proto=config)
-    return cache[serialized]
+@functools.lru_cache(maxsize=16)
+def _without_grappler(serialized: bytes) -> Any:
+    """Call options of a serialized ConfigProto with Grappler off."""
+    config = config_pb2.ConfigProto.FromString(serialized)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return eager_context.FunctionCallOptions(config_proto=config)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-import networkx as nx
-
 from tfmem.edit import Editor
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.ir import Graph, Node
 from tfmem.ops import facts_of
+from tfmem.topology import least_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +47,27 @@ class Align:
                 editor.add_after(part.name, (n for n in earlier if n not in part.predecessors))
             for name in after:
                 editor.add_after(name, sorted(names - set(graph.by_name[name].predecessors)))
-        aligned = nx.DiGraph()
-        aligned.add_nodes_from(graph.position)
-        for name in graph.position:
-            aligned.add_edges_from((before, name) for before in editor.node(name).predecessors)
-        try:
-            editor.reorder(nx.lexicographical_topological_sort(aligned, graph.position.get))
-        except nx.NetworkXUnfeasible:
-            raise UnsupportedFunctionError(
-                "its devices do not run their collective operations in one sequence, so that an "
-                "order of one could hold up the others; optimise the step of each device by itself"
-            ) from None
+        editor.reorder(_in_order(graph, editor))
         return editor.build()
+
+
+def _in_order(graph: Graph, editor: Editor) -> list[str]:
+    """The nodes in their order, but for those that wait for a part of a collective now."""
+    before = [
+        {graph.position[name] for name in editor.node(node.name).predecessors}
+        for node in graph.nodes
+    ]
+    after: list[list[int]] = [[] for _ in before]
+    for node, others in enumerate(before):
+        for other in others:
+            after[other].append(node)
+    order = least_first(before, after, range(len(before)))
+    if len(order) < len(before):
+        raise UnsupportedFunctionError(
+            "its devices do not run their collective operations in one sequence, so that an "
+            "order of one could hold up the others; optimise the step of each device by itself"
+        )
+    return [graph.nodes[node].name for node in order]
 
 
 def _groups(graph: Graph) -> list[tuple[Node, ...]]:

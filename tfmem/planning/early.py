@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from tfmem.compact import ASSIGN, KEPT, READ, UPDATE, Compact, compact
 from tfmem.ir import Graph
 from tfmem.ops import facts_of
+from tfmem.topology import Countdown
 
 
 def updates_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
@@ -69,12 +70,13 @@ class _Walk:
         before = [{*self.form.predecessors[n], *waits.get(n, ())} for n in range(count)]
         self.is_idle = _idle(self.form, self.is_movable, before)
         self.idle = [sorted(o for o in others if self.is_idle[o]) for others in before]
-        self.missing = [len(others) - len(i) for others, i in zip(before, self.idle, strict=True)]
-        self.after: list[list[int]] = [[] for _ in range(count)]
+        left = (len(others) - len(idle) for others, idle in zip(before, self.idle, strict=True))
+        after: list[list[int]] = [[] for _ in range(count)]
         for node, others in enumerate(before):
             for other in others:
                 if not self.is_idle[other]:
-                    self.after[other].append(node)
+                    after[other].append(node)
+        self.countdown = Countdown(left, after)
         self.done = [False] * count
         self.result: list[int] = []
 
@@ -98,10 +100,8 @@ class _Walk:
                 continue
             self.done[node] = True
             self.result.append(node)
-            for reader in reversed(self.after[node]):
-                self.missing[reader] -= 1
-                if self.is_movable[reader] and not self.missing[reader]:
-                    todo.append(reader)
+            ready = reversed(self.countdown.take(node))
+            todo += [reader for reader in ready if self.is_movable[reader]]
 
 
 def _movable(graph: Graph, form: Compact) -> list[bool]:

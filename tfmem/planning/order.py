@@ -21,8 +21,8 @@ from tfmem.plan import Plan
 from tfmem.planning.pressure import Pressure, pressure
 from tfmem.planning.sweep import UNBOUNDED, backwards, forwards
 from tfmem.planning.window import Window
-from tfmem.program import fifo
 from tfmem.simulate import simulate
+from tfmem.topology import first_ready_first, last_ready_first, post_order
 
 _SETS = 6000
 """Sets of nodes that one `memory_order` may look at in windows: about a second in all."""
@@ -42,13 +42,13 @@ def program_order(graph: Graph) -> tuple[str, ...]:
 def breadth_first(graph: Graph) -> tuple[str, ...]:
     """Every node, the one that became ready first first (the executor's queue)."""
     form = compact(graph)
-    return _named(form, fifo(form))
+    return _named(form, first_ready_first(form.predecessors, form.successors))
 
 
 def depth_first(graph: Graph) -> tuple[str, ...]:
     """Every node, the one that became ready last first (TensorFlowMem's stack)."""
     form = compact(graph)
-    return _named(form, _stack(form))
+    return _named(form, last_ready_first(form.predecessors, form.successors))
 
 
 def memory_order(graph: Graph, costs: Costs, device: str) -> tuple[str, ...]:
@@ -63,7 +63,8 @@ def memory_order(graph: Graph, costs: Costs, device: str) -> tuple[str, ...]:
       device: full name of the device whose memory is scarce.
     """
     form = compact(graph)
-    plain = [list(range(len(form.names))), _stack(form), fifo(form)]
+    edges = form.predecessors, form.successors
+    plain = [list(range(len(form.names))), last_ready_first(*edges), first_ready_first(*edges)]
     found = _search(pressure(graph, costs, device), plain)
 
     def peak(order: Sequence[int]) -> int:
@@ -130,39 +131,10 @@ def _search_window(
     return Window(model, order, place, begin, end).search(min(sets, 1500))
 
 
-def _stack(form: Compact) -> list[int]:
-    waiting = [len(before) for before in form.predecessors]
-    stack = [node for node, count in enumerate(waiting) if not count][::-1]
-    order = []
-    while stack:
-        node = stack.pop()
-        order.append(node)
-        for reader in reversed(form.successors[node]):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                stack.append(reader)
-    return order
-
-
 def _demand(form: Compact) -> list[int]:
     """Each node with nothing after it in turn, and before each node what it waits for."""
-    order: list[int] = []
-    done = [False] * len(form.names)
-    for last in range(len(form.names)):
-        if form.successors[last]:
-            continue
-        todo = [last]
-        while todo:
-            node = todo[-1]
-            missing = [before for before in form.predecessors[node] if not done[before]]
-            if missing and not done[node]:
-                todo.extend(reversed(missing))
-                continue
-            todo.pop()
-            if not done[node]:
-                done[node] = True
-                order.append(node)
-    return order
+    last = (node for node, after in enumerate(form.successors) if not after)
+    return post_order(last, form.predecessors.__getitem__)
 
 
 def _inputs_first(form: Compact, order: Sequence[int]) -> list[int]:

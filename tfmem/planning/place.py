@@ -9,19 +9,22 @@ between device and host are the capacity, so that a gradient crosses once, where
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate
-
-import networkx as nx
 
 from tfmem.costs.types import Costs
 from tfmem.ir import VARIABLE, Graph, Node, Value
 from tfmem.ops import facts_of
 from tfmem.plan import Placement, Transfer
+from tfmem.planning.cut import Network
 from tfmem.planning.partitions import Partitions
+from tfmem.topology import DisjointSets
 
 LEAST_PLACED_BYTES = 2**18
 """Smaller variables stay on the device: to move them costs more than it frees."""
+
+HOST, DEVICE = ("", "host"), ("", "device")
+"""The two ends of the network that is cut; no node and no value is named so."""
 
 _TRANSFER_BYTES = 2**16
 """What starting one more transfer costs, in bytes that could cross meanwhile."""
@@ -47,15 +50,16 @@ def placeable_variables(graph: Graph, device: str, min_bytes: int) -> tuple[str,
 
 def _families(graph: Graph, variables: Sequence[str]) -> list[list[str]]:
     """Variables that some op takes together, each set in the order given."""
-    families = nx.utils.UnionFind(variables)
+    number = {name: i for i, name in enumerate(variables)}
+    families = DisjointSets(len(variables))
     for variable in variables:
         for name in graph.consumers.get(Value(variable), ()):
-            families.union(
-                *(h for h in _handles(graph, graph.by_name[name]) if h in families.parents)
-            )
-    members: dict[str, list[str]] = {}
+            for handle in _handles(graph, graph.by_name[name]):
+                if handle in number:
+                    families.join(number[variable], number[handle])
+    members: dict[int, list[str]] = {}
     for variable in variables:
-        members.setdefault(families[variable], []).append(variable)
+        members.setdefault(families.find(number[variable]), []).append(variable)
     return list(members.values())
 
 
@@ -182,16 +186,18 @@ def _region(graph: Graph, core: dict[str, str]) -> dict[str, bool]:
 
 def _components(graph: Graph, region: dict[str, bool], core: dict[str, str]) -> list[list[str]]:
     """The region, cut into parts that share no value."""
-    parts = nx.utils.UnionFind(region)
+    position = graph.position
+    parts = DisjointSets(len(graph))
     for node in graph.nodes:
         for value in node.values:
             readers = [name for name in graph.consumers.get(value, ()) if name in region]
             readers += [node.name] if node.name in region else []
-            if len(readers) > 1:
-                parts.union(*readers)
-    position = graph.position
-    groups = [sorted(group, key=position.__getitem__) for group in parts.to_sets()]
-    return sorted(groups, key=lambda group: position[group[0]])
+            for other in readers[1:]:
+                parts.join(position[readers[0]], position[other])
+    groups: dict[int, list[str]] = {}
+    for name in sorted(region, key=position.__getitem__):
+        groups.setdefault(parts.find(position[name]), []).append(name)
+    return list(groups.values())
 
 
 def _host_side(
@@ -202,21 +208,18 @@ def _host_side(
     Minimum cut, drawn from the host to the device so that of two equal cuts the one with more nodes
     on the host is taken: those hold no memory of the device.
     """
-    inside = set(group)
-    network = nx.DiGraph()
-    network.add_nodes_from(["host", "device"])
+    inside, network = set(group), Network()
     for name in group:
-        network.add_node(name)
         if costs is not None:
-            network.add_edge(name, "device", capacity=_nanoseconds(costs.seconds_on_host(name)))
-            network.add_edge("host", name, capacity=_nanoseconds(costs.seconds.get(name, 0.0)))
+            network.add(name, DEVICE, _nanoseconds(costs.seconds_on_host(name)))
+            network.add(HOST, name, _nanoseconds(costs.seconds.get(name, 0.0)))
         for value in graph.by_name[name].values:
             _add_value(network, graph, value, inside, core, costs)
         for value in dict.fromkeys(graph.by_name[name].inputs):
             if value.node not in inside:
                 _add_value(network, graph, value, inside, core, costs)
-    _, (host, _) = nx.minimum_cut(network, "host", "device")
-    return {name for name in group if name in host}
+    on_device = network.target_side(HOST, DEVICE)
+    return {name for name in group if name not in on_device}
 
 
 def _nanoseconds(seconds: float) -> int:
@@ -224,7 +227,7 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _add_value(
-    network: nx.DiGraph,
+    network: Network,
     graph: Graph,
     value: Value,
     inside: set[str],
@@ -244,17 +247,17 @@ def _add_value(
     if value.node in core:
         for reader in readers:
             if reader in inside:
-                network.add_edge("host", ("in", value), capacity=to_device)
-                network.add_edge(("in", value), reader)
+                network.add(HOST, ("in", value), to_device)
+                network.add(("in", value), reader)
         return
     if value.node not in inside and any(reader in core for reader in readers):
         return
-    producer = value.node if value.node in inside else "device"
-    network.add_edge(("out", value), producer, capacity=to_host)
+    producer: Hashable = value.node if value.node in inside else DEVICE
+    network.add(("out", value), producer, to_host)
     for reader in readers:
         if reader in inside:
-            network.add_edge(reader, ("out", value))
+            network.add(reader, ("out", value))
             if value.node in inside:
-                network.add_edge(value.node, reader)
+                network.add(value.node, reader)
         elif reader in core:
-            network.add_edge("host", ("out", value))
+            network.add(HOST, ("out", value))

@@ -21,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from tfmem.planning.pressure import Pressure
+from tfmem.topology import Countdown
 
 UNBOUNDED = 2**62
 
@@ -65,8 +66,7 @@ class _Sweep(ABC):
         self.rank = [0] * len(order)
         for position, node in enumerate(order):
             self.rank[node] = position
-        self.after = after
-        self.waiting = [len(nodes) for nodes in before]
+        self.countdown = Countdown(map(len, before), after)
         self.change = [self._first_change(node) for node in range(len(order))]
         self.alive = 0
         self.done = [False] * len(order)
@@ -91,7 +91,7 @@ class _Sweep(ABC):
         """All nodes, as they were taken."""
         taken: list[int] = []
         for node in self.order:
-            if not self.waiting[node]:
+            if not self.countdown.left[node]:
                 self._offer(node)
         while len(taken) < len(self.order):
             node = self._next()
@@ -99,10 +99,8 @@ class _Sweep(ABC):
             self.done[node] = True
             self.alive += self.change[node]
             self._take(node)
-            for follower in self.after[node]:
-                self.waiting[follower] -= 1
-                if not self.waiting[follower]:
-                    self._offer(follower)
+            for follower in self.countdown.take(node):
+                self._offer(follower)
         return taken
 
     def _offer(self, node: int) -> None:
@@ -138,7 +136,7 @@ class _Sweep(ABC):
         if node < 0 or self.done[node]:
             return
         self.change[node] -= nbytes
-        if not self.waiting[node]:
+        if not self.countdown.left[node]:
             if self.change[node] <= 0:
                 heapq.heappush(self.free, (self.rank[node], node))
             if self.greedy:
