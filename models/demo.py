@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
-from models.table import show_bytes, show_count, show_losses, show_seconds, table
-from models.train import Row, Setting
-from tfmem.budget import parse_bytes
-from tfmem.limited import run_limited
+from models.bench.table import show_bytes, show_count, show_losses, show_seconds, table
+from models.bench.train import Row, Setting
+from tfmem.runtime.limited import run_limited
+from tfmem.units import parse_bytes
 
 flags.DEFINE_string("limit", "600MB", "Hard limit of the device's memory.")
 flags.DEFINE_integer("experts", 24, "Experts in each layer of the MoE transformer.")
@@ -35,7 +35,7 @@ def run(setting: Setting) -> Row:
     follower.start()
     try:
         outcome = run_limited(
-            "models.train:train_alone",
+            "models.bench.train:train_alone",
             dataclasses.asdict(setting),
             limit_bytes=setting.limit,
             timeout=flags.FLAGS.timeout,

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 
 import tfmem
-from tests.api_checks import WIDTH
-from tests.functions import CASES
-from tests.host_checks import MIB
-from tfmem.limited import run_limited
+from tests.children.api import WIDTH
+from tests.children.host import MIB
+from tests.support.functions import CASES
+from tfmem.runtime.limited import run_limited
 
 ORDER = {"techniques": ["order"], "strategy": tfmem.TensorFlowMem()}
 
@@ -240,7 +240,7 @@ def test_sizes_that_cannot_be_known_are_refused():
 
 
 def run(check: str, path: str) -> dict:
-    outcome = run_limited(f"tests.api_checks:{check}", path, limit_bytes=400 * MIB, timeout=150)
+    outcome = run_limited(f"tests.children.api:{check}", path, limit_bytes=400 * MIB, timeout=150)
     assert outcome.status == "ok", outcome.error + outcome.output
     return outcome.result
 

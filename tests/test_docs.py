@@ -58,7 +58,9 @@ def test_a_wheel_is_whole_where_nothing_else_of_the_repository_is(tmp_path: Path
     # What tfmem needs is not installed again: it is found where it is, without links to here.
     (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
 
-    code = "import tfmem; from tfmem import page; print(tfmem.__file__, len(page.render('{}')))"
+    code = (
+        "import tfmem; from tfmem.report import page; print(tfmem.__file__, len(page.render('{}')))"
+    )
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     run = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": True}
     where, size = subprocess.run([python, "-c", code], **run).stdout.split()

@@ -10,22 +10,22 @@ import pytest
 
 import tfmem
 import tfmem.keras
-from models.fit_cases import CASES
-from tests.keras_checks import EPOCH_LOGS
-from tfmem.limited import Outcome, run_limited
+from models.bench.fit_cases import CASES
+from tests.children.keras import EPOCH_LOGS
+from tfmem.runtime.limited import Outcome, run_limited
 
 LIBRARIES = ("keras", "tf_keras")
 MIB = 2**20
 
 
 CHOSEN = ("second fit from an epoch", "planned validation")
-"""Cases of every run of the tests; `python -m models.fits` runs all of them, and takes longer."""
+"""Cases of every run of the tests; `python -m models.bench.fits` runs all, and takes longer."""
 
 
 @pytest.fixture(scope="module", params=LIBRARIES)
 def facts(request: pytest.FixtureRequest) -> dict[str, Any]:
     outcome = run_limited(
-        "tests.keras_checks:all_cases", request.param, CHOSEN, limit_bytes=4096 * MIB, timeout=900
+        "tests.children.keras:all_cases", request.param, CHOSEN, limit_bytes=4096 * MIB, timeout=900
     )
     assert outcome.status == "ok", outcome.output[-3000:]
     return outcome.result
@@ -49,7 +49,7 @@ def test_a_budget_changes_no_number(facts: dict[str, Any], case: str) -> None:
 
 def limited(library: str, is_planned: bool, limit: int) -> Outcome:
     return run_limited(
-        "tests.keras_checks:limited", library, is_planned, limit_bytes=limit, timeout=200
+        "tests.children.keras:limited", library, is_planned, limit_bytes=limit, timeout=200
     )
 
 

@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 
 import tfmem
-from tests import saved_checks
+from tests.children import saved
 from tfmem.__main__ import main
-from tfmem.limited import run_limited
 from tfmem.plan import Plan
+from tfmem.runtime.limited import run_limited
 
 MIB = 2**20
 
@@ -23,7 +23,7 @@ MIB = 2**20
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("saved") / "model")
-    saved_checks.write(path)
+    saved.write(path)
     return path
 
 
@@ -39,12 +39,14 @@ def smaller(model: str) -> tuple[str, Plan]:
 def test_a_smaller_model_is_served_without_tfmem(model: str, smaller: tuple[str, Plan]) -> None:
     facts = []
     for path in (model, smaller[0]):
-        outcome = run_limited("tests.saved_checks:serve", path, limit_bytes=512 * MIB, timeout=120)
+        outcome = run_limited(
+            "tests.children.saved:serve", path, limit_bytes=512 * MIB, timeout=120
+        )
         assert outcome.status == "ok", outcome.output[-3000:]
         facts.append(outcome.result)
     before, after = facts
     np.testing.assert_allclose(after["scores"], before["scores"], rtol=1e-5)
-    assert after["smaller"] == before["smaller"] == [7, saved_checks.BRANCHES]
+    assert after["smaller"] == before["smaller"] == [7, saved.BRANCHES]
     assert after["half"] == before["half"] == 0.0
     assert after["peak"] <= 16 * MIB < 0.6 * before["peak"]
 

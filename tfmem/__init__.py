@@ -21,10 +21,10 @@ from tfmem.plan import Plan
 if TYPE_CHECKING:
     from tfmem import keras
     from tfmem.api import Optimized, explain, optimize
-    from tfmem.host import host_process
-    from tfmem.planning.tensorflowmem import TensorFlowMem
-    from tfmem.report import Report
-    from tfmem.variables import host_variables
+    from tfmem.planning.published.tensorflowmem import TensorFlowMem
+    from tfmem.report.report import Report
+    from tfmem.runtime.host import host_process
+    from tfmem.runtime.variables import host_variables
 
 __version__ = "0.1.0"
 
@@ -32,10 +32,10 @@ _HOMES = {
     "explain": "tfmem.api",
     "optimize": "tfmem.api",
     "Optimized": "tfmem.api",
-    "Report": "tfmem.report",
-    "TensorFlowMem": "tfmem.planning.tensorflowmem",
-    "host_process": "tfmem.host",
-    "host_variables": "tfmem.variables",
+    "Report": "tfmem.report.report",
+    "TensorFlowMem": "tfmem.planning.published.tensorflowmem",
+    "host_process": "tfmem.runtime.host",
+    "host_variables": "tfmem.runtime.variables",
 }
 
 __all__ = [

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import tfmem
-from tfmem import store
-from tfmem.budget import format_bytes, parse_bytes
+from tfmem.costs import store
 from tfmem.errors import BudgetError, Error
 from tfmem.plan import Plan
+from tfmem.units import format_bytes, parse_bytes
 
 _EXAMPLES = """examples:
   tfmem doctor
@@ -143,7 +143,7 @@ def _explain(options: argparse.Namespace) -> None:
 
 def _optimize(options: argparse.Namespace) -> None:
     from tfmem import saved
-    from tfmem.report import write
+    from tfmem.report.report import write
 
     model = saved.load(options.model)
     shapes, names = _shapes(options.shape), options.signature or [saved.DEFAULT_SIGNATURE]
@@ -208,7 +208,7 @@ def _cache(options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> None:
-    from tfmem import doctor
+    from tfmem.report import doctor
 
     facts = doctor.examine()
     _print(json.dumps(facts) if options.json else doctor.text(facts))

@@ -16,11 +16,12 @@ from typing import Any, overload
 
 import tensorflow as tf
 
-from tfmem import device_names, variables
-from tfmem import host as host_module
-from tfmem.arguments import flat_arguments
-from tfmem.capture import Captured, capture
-from tfmem.entry import (
+from tfmem.bridge.capture import Captured, capture
+from tfmem.bridge.rebuild import rebuild
+from tfmem.costs.pricing import Tracing, measured, price
+from tfmem.errors import Error
+from tfmem.functions.arguments import flat_arguments
+from tfmem.functions.entry import (
     Entry,
     Stage,
     decided,
@@ -29,25 +30,25 @@ from tfmem.entry import (
     route_of,
     without_placement,
 )
-from tfmem.errors import Error
-from tfmem.ir import Graph
+from tfmem.functions.resolve import bytes_beside, check_host_memory, have_room, requests_of
+from tfmem.functions.signature import signature_of
+from tfmem.functions.tracing import canonical_arguments, fresh, is_recorded
+from tfmem.graph import device_names
+from tfmem.graph.ir import Graph
 from tfmem.options import Options, checked_options
 from tfmem.passes.align import Align
 from tfmem.passes.for_plan import passes_of
+from tfmem.passes.pipeline import run_passes
 from tfmem.passes.prune import Prune
-from tfmem.pipeline import run_passes
 from tfmem.plan import Plan
+from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
 from tfmem.planning.search import carry_out
 from tfmem.planning.strategy import Strategy
-from tfmem.planning.tensorflowmem import TensorFlowMem
-from tfmem.pricing import Tracing, measured, price
-from tfmem.rebuild import rebuild
-from tfmem.report import Report
-from tfmem.report_of import offers, report_of
-from tfmem.request import bytes_beside, check_host_memory, have_room, requests_of
-from tfmem.signature import signature_of
-from tfmem.tracing import canonical_arguments, fresh, is_recorded
+from tfmem.report.build import offers, report_of
+from tfmem.report.report import Report
+from tfmem.runtime import host as host_module
+from tfmem.runtime import variables
 
 _log = logging.getLogger("tfmem")
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfmem import measure
 from tfmem.api import Optimized, optimize
-from tfmem.budget import format_bytes
 from tfmem.errors import Error
 from tfmem.options import checked_options
 from tfmem.plan import Plan
 from tfmem.planning.request import TECHNIQUES
-from tfmem.report import Report
+from tfmem.report.report import Report
+from tfmem.runtime import memory
+from tfmem.units import format_bytes
 
 _log = logging.getLogger("tfmem")
 
@@ -240,12 +240,12 @@ class MemoryBudget(_Hooks):
     def _note_peak(self) -> None:
         for device in self._scarce():
             with contextlib.suppress(Error):  # the allocator keeps no statistics
-                self._peak = max(self._peak, measure.memory_info(device)[1])
+                self._peak = max(self._peak, memory.memory_info(device)[1])
 
     def _reset_peak(self) -> None:
         for device in self._scarce():
             with contextlib.suppress(Error):
-                measure.reset_peak(device)
+                memory.reset_peak(device)
 
     def _scarce(self) -> set[str]:
         return {plan.device for plan in self._device_plans()}

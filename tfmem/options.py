@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfmem.budget import parse_bytes
 from tfmem.errors import Error
 from tfmem.planning.request import TECHNIQUES, Bounds
 from tfmem.planning.strategy import Strategy
+from tfmem.units import parse_bytes
 
 PROFILES = ("auto", "static", "measured")
 """Where costs may come from."""

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfmem.budget import format_bytes
 from tfmem.errors import Error
-from tfmem.ir import Value
+from tfmem.graph.ir import Value
+from tfmem.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
-from tfmem.compact import ASSIGN, KEPT, READ, VIEW, compact
 from tfmem.costs.types import Costs, Link, Measured, Rates
-from tfmem.device_names import is_gpu
-from tfmem.ir import Graph
-from tfmem.ops import facts_of
+from tfmem.graph.compact import ASSIGN, KEPT, READ, VIEW, compact
+from tfmem.graph.device_names import is_gpu
+from tfmem.graph.ir import Graph
+from tfmem.graph.ops import facts_of
 
 _RATES = {"GPU": Rates(1e13, 1e12, 5e-6), "CPU": Rates(5e10, 8e9, 2e-6)}
 """Of a usual device of each kind."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tfmem.edit import Editor
 from tfmem.errors import UnsupportedFunctionError
-from tfmem.ir import Graph, Node
-from tfmem.ops import facts_of
-from tfmem.topology import least_first
+from tfmem.graph.edit import Editor
+from tfmem.graph.ir import Graph, Node
+from tfmem.graph.ops import facts_of
+from tfmem.graph.topology import least_first
 
 
 @dataclass(frozen=True, slots=True)

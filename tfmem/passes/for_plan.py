@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tfmem.passes.linearise import Linearise
+from tfmem.passes.pipeline import Pass
 from tfmem.passes.place import Place
 from tfmem.passes.recompute import Recompute
 from tfmem.passes.reorder import Reorder
 from tfmem.passes.swap import Swap
 from tfmem.passes.transfer import Route
-from tfmem.pipeline import Pass
 from tfmem.plan import Plan
 
 

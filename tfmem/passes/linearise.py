@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tfmem.edit import Editor
-from tfmem.ir import Graph, Node
-from tfmem.verify import BARRIER, FROM_HOST, TO_HOST, mergeable_pairs
+from tfmem.graph.edit import Editor
+from tfmem.graph.ir import Graph, Node
+from tfmem.graph.verify import BARRIER, FROM_HOST, TO_HOST, mergeable_pairs
 
 
 @dataclass(frozen=True, slots=True)

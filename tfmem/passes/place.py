@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfmem.edit import Editor
-from tfmem.ir import Graph
+from tfmem.graph.edit import Editor
+from tfmem.graph.ir import Graph
 from tfmem.passes.transfer import Route, add_transfer
 from tfmem.plan import Placement, moved_with
 

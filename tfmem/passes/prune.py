@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfmem.edit import Editor
-from tfmem.ir import Graph
-from tfmem.ops import facts_of
+from tfmem.graph.edit import Editor
+from tfmem.graph.ir import Graph
+from tfmem.graph.ops import facts_of
 
 
 @dataclass(frozen=True, slots=True)

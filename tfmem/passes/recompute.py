@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfmem.clones import with_clones
-from tfmem.ir import Graph
+from tfmem.graph.clones import with_clones
+from tfmem.graph.ir import Graph
+from tfmem.graph.verify import verify
 from tfmem.plan import Recomputation
-from tfmem.verify import verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfmem.edit import Editor
-from tfmem.ir import Graph, Node, Value
+from tfmem.graph.edit import Editor
+from tfmem.graph.ir import Graph, Node, Value
+from tfmem.graph.verify import COPY, FROM_HOST, TO_HOST
 from tfmem.plan import Transfer
-from tfmem.verify import COPY, FROM_HOST, TO_HOST
 
 
 @dataclass(frozen=True, slots=True)

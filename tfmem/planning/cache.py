@@ -12,11 +12,11 @@ import json
 import logging
 from collections.abc import Iterator
 
-from tfmem import store
-from tfmem.bodies import Bodies
+from tfmem.costs import store
 from tfmem.costs.types import Costs
 from tfmem.errors import Error
-from tfmem.ir import Graph
+from tfmem.graph.bodies import Bodies
+from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.request import Decision, Request
 from tfmem.planning.search import judge

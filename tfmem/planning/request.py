@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tfmem.plan import Plan
-from tfmem.simulate import Simulation
+from tfmem.simulation.simulate import Simulation
 
 TECHNIQUES = ("order", "recompute", "swap", "place")
 """Names of all techniques, in the order in which their passes run after recomputation."""

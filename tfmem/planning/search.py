@@ -6,27 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from tfmem.bodies import Bodies, Body
-from tfmem.budget import format_bytes
 from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError, Error
-from tfmem.ir import Graph
-from tfmem.original import joined
+from tfmem.graph.bodies import Bodies, Body
+from tfmem.graph.ir import Graph
 from tfmem.plan import BodyPlan, Plan
-from tfmem.planning.bodies import charge, costs_of, plan_bodies, room_beside
-from tfmem.planning.early import shapes_first
+from tfmem.planning.candidates import UNLIMITED, Candidate, Setting, calm_order, candidate, settings
+from tfmem.planning.nested import charge, costs_of, plan_bodies, room_beside
+from tfmem.planning.order.early import shapes_first
+from tfmem.planning.published.tensorflowmem import TensorFlowMem, widest_window
 from tfmem.planning.request import Decision, Request
-from tfmem.planning.space import (
-    UNLIMITED,
-    Candidate,
-    Setting,
-    calm_order,
-    candidate,
-    settings,
-)
 from tfmem.planning.strategy import Strategy
-from tfmem.planning.tensorflowmem import TensorFlowMem, widest_window
-from tfmem.simulate import Simulation, allocate, simulate
+from tfmem.simulation.original import joined
+from tfmem.simulation.simulate import Simulation, allocate, simulate
+from tfmem.units import format_bytes
 
 _UNORDERED = 1.2
 """How far above its prediction the original's peak may be: nothing bounds what runs at once there

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tfmem.costs.types import Costs
-from tfmem.ir import Graph
+from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 
 

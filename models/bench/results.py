@@ -1,0 +1,422 @@
+"""Every table and picture of RESULTS.md: `python -m models.bench all`, or `make results`.
+
+Each section asks for rows and writes Markdown. Rows are kept (`Book`), so that an interrupted run
+goes on where it stopped; RESULTS.md is written anew after each section.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+import os
+import platform
+import shlex
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import tensorflow as tf
+from tqdm import tqdm
+
+import tfmem
+from models.bench import published
+from models.bench.book import Book
+from models.bench.capacity import capacity
+from models.bench.charts import draw_rows
+from models.bench.comparators import COMPARATORS
+from models.bench.frontier import Limited, lowest, started, within
+from models.bench.table import (
+    markdown,
+    show_bytes,
+    show_count,
+    show_difference,
+    show_ratio,
+    show_seconds,
+)
+from models.bench.train import Row, Setting
+
+Run = Callable[[Setting], Row]
+
+FIVE = ("moe_transformer", "transformer", "resnet", "wgan_gp", "deepspeech")
+
+MB = 10**6
+_PLAIN, _KERAS = "plain TensorFlow", "plain TensorFlow, layers of Keras 3"
+_POLICY = "TensorFlowMem's policy"
+_ORDER = f"{_POLICY}: order"
+_STEPS = 6
+QUARTER = 0.25
+"""Part of plain TensorFlow's peak that the planner is asked to keep."""
+
+_ABOVE_LEAST = 1.05
+"""The budget over the least reachable peak, where a quarter is below that."""
+
+_ROOM = 1.25
+"""The hard limit over a budget."""
+
+_TURNS = 3
+"""Runs in turn that two settings' step times are compared by."""
+
+_SHARE, _SAME = "a quarter of plain's peak", "tfmem, the least of the others' peaks"
+
+
+def five_models(run: Run, folder: Path) -> str:
+    """Peak and step time of the five models: plain, the comparators, techniques, the planner."""
+    parts = []
+    best: dict[str, tuple[float, float]] = {}
+    for model in FIVE:
+        rows = _variants(model, run)
+        parts.append(f"### {model}\n\n{_variants_table(rows)}\n\n{_verdict(rows)}")
+        draw_rows(model, rows, folder / model)
+        parts.append(f"![peaks and step times of {model}]({(folder / model).as_posix()}.png)")
+        if ratios := gain(rows[_PLAIN], rows.get(f"tfmem, {_SHARE}")):
+            best[model] = ratios
+    return "\n\n".join([*parts, _together(best)])
+
+
+def _together(best: dict[str, tuple[float, float]]) -> str:
+    """The planner's ratios by model and in the mean, beside the published ones."""
+    lines = dict(best)
+    without = [ratios for model, ratios in best.items() if model != "moe_transformer"]
+    for name, some in (
+        ("average", list(best.values())),
+        ("average without the MoE model", without),
+    ):
+        if some:
+            peaks, times = zip(*some, strict=True)
+            lines[name] = (statistics.mean(peaks), statistics.mean(times))
+    cells = [
+        [name, f"{peak:.1f}", f"{seconds:.2f}", *map(str, published.PEAK_AND_TIME.get(name, "--"))]
+        for name, (peak, seconds) in lines.items()
+    ]
+    header = ["", "times less memory", "times plain's step", "published", "published"]
+    said = (
+        "tfmem under a quarter of plain TensorFlow's peak, or the least it accepts; step times are "
+        f"medians of {_TURNS} runs of each, in turn."
+    )
+    return f"### All five\n\n{said}\n\n{markdown(header, cells)}"
+
+
+def _variants(model: str, run: Run) -> dict[str, Row]:
+    """Rows of one model by what was done."""
+    setting = Setting(model, steps=_STEPS)
+    rows = {_PLAIN: run(setting)}
+    if hasattr(setting.make_config(), "library"):
+        rows[_KERAS] = run(dataclasses.replace(setting, changes={"library": "keras"}))
+    for mode, meaning in COMPARATORS.items():
+        rows[meaning] = run(dataclasses.replace(setting, mode=mode))
+    for name, mode in published.POLICY.items():
+        rows[f"{_POLICY}: {name}"] = run(setting.in_mode(mode))
+    most = rows[_PLAIN].measured_peak_bytes
+    if most is None:
+        return rows
+    recomputed = dataclasses.replace(setting, mode="recompute")
+    rows[f"tfmem, order and recomputation, {_SHARE}"] = reached(
+        recomputed, QUARTER * most, run, _roomy
+    )
+    ours = setting.in_mode("tfmem")
+    refused = run(dataclasses.replace(ours, budget=1))
+    if refused.least_bytes is None:
+        rows["tfmem, least budget"] = refused
+        return rows
+    least = lowest(ours, refused.least_bytes, most, run, _roomy)
+    rival = _rival(rows)
+    if rival:
+        name, row = rival
+        other = dataclasses.replace(setting, mode=row.mode)
+        known = max(row.measured_peak_bytes or 0, least.limit_bytes or 0)
+        rows[name], rows[_SAME] = _in_turn(other, within(ours, known), run)
+    budget = max(QUARTER * most, _ABOVE_LEAST * refused.least_bytes)
+    rows[_PLAIN], rows[f"tfmem, {_SHARE}"] = _in_turn(setting, _roomy(ours, budget), run)
+    rows["tfmem, least budget"] = least
+    return rows
+
+
+def reached(setting: Setting, budget: float, run: Run, limited: Limited) -> Row:
+    """The row of a budget; if that is refused, of the least that is accepted.
+
+    Args:
+      setting: what is planned.
+      budget: bytes asked for first.
+      run: trains a setting in a process of its own.
+      limited: gives a setting a budget, and a limit if it is to have one.
+    """
+    row = run(limited(setting, budget))
+    if row.least_bytes is None:
+        return row
+    return run(limited(setting, _ABOVE_LEAST * row.least_bytes))
+
+
+def _in_turn(one: Setting, other: Setting, run: Run) -> list[Row]:
+    """The rows of two settings that are run in turn, with the medians of their step times."""
+    turns: list[list[Row]] = [[], []]
+    for turn in range(1, _TURNS + 1):
+        for rows, setting in zip(turns, (one, other), strict=True):
+            rows.append(started(dataclasses.replace(setting, turn=turn), run))
+    return [median(rows) for rows in turns]
+
+
+def median(rows: Sequence[Row]) -> Row:
+    """The first of equal runs' rows with the median of their step times."""
+    seconds = [row.step_seconds for row in rows if row.step_seconds is not None]
+    return dataclasses.replace(
+        rows[0], step_seconds=statistics.median(seconds) if seconds else None
+    )
+
+
+def _roomy(setting: Setting, budget: float) -> Setting:
+    """The setting with a budget, under a hard limit that leaves room for holes between tensors."""
+    return dataclasses.replace(within(setting, _ROOM * budget), budget=int(budget))
+
+
+def _rival(rows: dict[str, Row]) -> tuple[str, Row] | None:
+    """The comparator that trained in the least memory."""
+    trained = [(name, rows[name]) for name in COMPARATORS.values() if rows[name].has_trained]
+    return min(trained, key=lambda one: one[1].measured_peak_bytes or 0, default=None)
+
+
+def _verdict(rows: dict[str, Row]) -> str:
+    """Whether a row of tfmem takes less memory than every comparator, in no more time than it."""
+    rival = _rival(rows)
+    if rival is None:
+        return "No comparator trains this model."
+    name, row = rival
+    ours = [
+        (name, one)
+        for name, one in rows.items()
+        if name.startswith("tfmem") and one.has_trained and _is_less(one, row)
+    ]
+    said = f"Of the others, {name} takes least: {_figures(row)}."
+    if not ours:
+        return f"{said} No row of tfmem takes less."
+    best, fastest = min(ours, key=lambda one: one[1].step_seconds or math.inf)
+    said += f" The fastest row of tfmem that takes less: {best}, {_figures(fastest)}"
+    if not (fastest.step_seconds and row.step_seconds):
+        return f"{said}."
+    said += f", {fastest.step_seconds / row.step_seconds:.2f} of its time."
+    order, plain = rows[_ORDER].step_seconds, rows[_PLAIN].step_seconds
+    if fastest.step_seconds <= row.step_seconds or not (order and plain):
+        return said
+    return (
+        f"{said} A plan runs its nodes in one order, few at a time, and the others do not: the "
+        f"order alone takes {order / plain:.2f} of plain TensorFlow's time."
+    )
+
+
+def _is_less(one: Row, other: Row) -> bool:
+    return (one.measured_peak_bytes or math.inf) < (other.measured_peak_bytes or 0)
+
+
+def _figures(row: Row) -> str:
+    return f"{show_bytes(row.measured_peak_bytes)} at {show_seconds(row.step_seconds)} a step"
+
+
+def _variants_table(rows: dict[str, Row]) -> str:
+    plain = next(iter(rows.values()))
+    header = ["", "limit", "peak", "times less", "step", "times plain's", "losses", "outcome"]
+    lines = []
+    for name, row in rows.items():
+        ratio = show_ratio(plain.measured_peak_bytes, row.measured_peak_bytes)
+        slower = show_ratio(row.step_seconds, plain.step_seconds)
+        same = rows.get(_KERAS, plain) if name in (_KERAS, COMPARATORS["remat_scope"]) else plain
+        lines.append([
+            name, show_bytes(row.limit_bytes), show_bytes(row.measured_peak_bytes), ratio,
+            show_seconds(row.step_seconds), slower, show_difference(difference(same, row)),
+            row.outcome[:120],
+        ])  # fmt: skip
+    return markdown(header, lines)
+
+
+def gain(plain: Row | None, row: Row | None) -> tuple[float, float] | None:
+    """How many times less memory a row takes than another, at how many times its step.
+
+    None where either is missing or did not train.
+    """
+    if not plain or not row or not plain.has_trained or not row.has_trained:
+        return None
+    assert plain.measured_peak_bytes
+    assert plain.step_seconds
+    assert row.measured_peak_bytes
+    assert row.step_seconds
+    return (
+        plain.measured_peak_bytes / row.measured_peak_bytes,
+        row.step_seconds / plain.step_seconds,
+    )
+
+
+def difference(plain: Row, row: Row) -> float | None:
+    """How far the losses of a row are from plain TensorFlow's, relative; None if they differ."""
+    if not plain.losses or len(plain.losses) != len(row.losses):
+        return None
+    largest = max(map(abs, plain.losses))
+    return max(abs(a - b) for a, b in zip(plain.losses, row.losses, strict=True)) / largest
+
+
+def largest_moe(run: Run, folder: Path) -> str:
+    """The largest MoE transformer under a limit, plain and with tfmem."""
+    setting = Setting("moe_transformer", limit=600 * MB, steps=3)
+    rows, said = _capacity(setting, run, resolution=0.15, times=48)
+    return f"{_capacity_table(rows, 'experts', published.LARGEST_MOE)}\n\n{said}"
+
+
+def deepest_resnet(run: Run, folder: Path) -> str:
+    """The deepest ResNet under a limit at two sizes of the batch."""
+    parts = []
+    for batch, known in published.DEEPEST_RESNET.items():
+        changes = {"batch": batch, "side": 128, "width": 8, "depth": 50}
+        setting = Setting("resnet", changes=changes, limit=75 * MB, steps=3)
+        rows, said = _capacity(setting, run, resolution=0.3, times=9)
+        parts.append(f"### Batch {batch}\n\n{_capacity_table(rows, 'depth', known)}\n\n{said}")
+    return "\n\n".join(parts)
+
+
+def longest_deepspeech(run: Run, folder: Path) -> str:
+    """The longest DeepSpeech under a limit, and the step time by length."""
+    setting = Setting("deepspeech", changes={"length": 48}, limit=250 * MB, steps=4)
+    rows, said = _capacity(setting, run, resolution=0.15, times=4)
+    parts = [_capacity_table(rows, "length", published.LONGEST_DEEPSPEECH), said]
+    if not all(row.has_trained for row in rows):
+        return "\n\n".join(parts)
+    most, longest = (row.config["length"] for row in rows)
+    lines = []
+    for length in (most // 2, most, longest):
+        at = setting.changes | {"length": length}
+        ours = run(setting.in_mode("tfmem", at, starts_on_host=True)).step_seconds
+        plain = run(setting.in_mode("plain", at)).step_seconds if length <= most else None
+        per_frame = [f"{1e3 * step / length:.2f} ms" if step else "-" for step in (plain, ours)]
+        lines.append([str(length), show_seconds(plain), show_seconds(ours), *per_frame])
+    header = ["frames", "plain, a step", "tfmem, a step", "plain, a frame", "tfmem, a frame"]
+    known = [
+        [str(length), *map(show_seconds, seconds)]
+        for length, seconds in published.DEEPSPEECH_SECONDS.items()
+    ]
+    before = markdown(["frames, published", "TensorFlow, a step", "TensorFlowMem, a step"], known)
+    return "\n\n".join([*parts, markdown(header, lines), before])
+
+
+def distributed_moe(run: Run, folder: Path) -> str:
+    """The MoE transformer spread over local servers, each with a limit; and whether it is equal."""
+    changes = {"layers": 2, "batch": 4, "split": 8, "experts": 16}
+    setting = Setting("moe_transformer", changes=changes, limit=64 * MB, steps=2, machines=4)
+    rows, said = _capacity(setting, run, resolution=0.5, times=20)
+    most = dataclasses.replace(setting, machines=16)
+    more = capacity(most, ("plain",), run, resolution=0.5, first_guess=1.0)
+    names = (
+        "plain TensorFlow, 4 servers",
+        "tfmem, the same 4 servers",
+        "plain TensorFlow, 16 servers",
+    )
+    lines = [
+        [name, str(row.config.get("experts")), show_count(row.parameters),
+         show_ratio(row.parameters, rows[0].parameters), known, show_bytes(row.measured_peak_bytes),
+         show_seconds(row.step_seconds), row.outcome[:80]]
+        for name, row, known in zip(names, (*rows, *more), published.DISTRIBUTED_MOE, strict=True)
+    ]  # fmt: skip
+    header = ["", "experts", "parameters", "ratio", "published", "largest peak", "step", "outcome"]
+    limit = f"Limit of a server: {show_bytes(setting.limit)}. {said}"
+    return "\n\n".join([markdown(header, lines), limit, _equality(setting, run)])
+
+
+def _equality(setting: Setting, run: Run) -> str:
+    """Losses of a small model in one process and on four servers."""
+    small = dataclasses.replace(
+        setting, changes=setting.changes | {"experts": 8, "split": 2}, limit=None, steps=6
+    )
+    alone = run(dataclasses.replace(small, machines=0))
+    plain = run(small)
+    budget = int(0.6 * (plain.measured_peak_bytes or 0)) or None
+    ours = run(dataclasses.replace(small.in_mode("tfmem"), budget=budget))
+    names = ("one process", "plain TensorFlow, 4 servers", "tfmem, 4 servers")
+    lines = [
+        [name, show_bytes(row.measured_peak_bytes), show_seconds(row.step_seconds),
+         show_difference(difference(alone, row)), row.outcome[:80]]
+        for name, row in zip(names, (alone, plain, ours), strict=True)
+    ]  # fmt: skip
+    return markdown(["8 experts, 6 steps", "largest peak", "step", "losses", "outcome"], lines)
+
+
+def _capacity(
+    setting: Setting, run: Run, *, resolution: float, times: int
+) -> tuple[list[Row], str]:
+    """The largest sizes, plain and with tfmem; and where the second search ends."""
+    modes = ("plain", "tfmem")
+    rows = capacity(
+        setting, modes, run, resolution=resolution, first_guess=1.05 * times, enough=times
+    )
+    said = (
+        f"Sizes are searched to {resolution:.0%}; the search ends where {times} times plain's "
+        "size trains."
+    )
+    return rows, said
+
+
+def _capacity_table(rows: Sequence[Row], growth: str, known: Sequence[str]) -> str:
+    """What trained of each mode, beside what was published of it."""
+    header = [
+        "", growth, "ratio", "parameters", "ratio", "published", "limit", "peak", "step", "outcome"
+    ]  # fmt: skip
+    first = rows[0]
+    lines = []
+    for row, before in zip(rows, known, strict=True):
+        size = row.config.get(growth)
+        lines.append([
+            {"plain": "plain TensorFlow"}.get(row.mode, row.mode), str(size),
+            show_ratio(size, first.config.get(growth)), show_count(row.parameters),
+            show_ratio(row.parameters, first.parameters), before, show_bytes(row.limit_bytes),
+            show_bytes(row.measured_peak_bytes), show_seconds(row.step_seconds), row.outcome[:80],
+        ])  # fmt: skip
+    return markdown(header, lines)
+
+
+SECTIONS = {
+    "five models": five_models,
+    "distributed MoE": distributed_moe,
+    "longest DeepSpeech": longest_deepspeech,
+    "deepest ResNet": deepest_resnet,
+    "largest MoE": largest_moe,
+}
+
+
+def write(book: Book, folder: Path, path: Path, only: Sequence[str] = ()) -> None:
+    """Measures the sections that are asked for (all by default) and writes RESULTS.md.
+
+    Args:
+      book: gives the row of a setting.
+      folder: takes the pictures.
+      path: of RESULTS.md.
+      only: titles of sections; () for all.
+    """
+    chosen = {title: one for title, one in SECTIONS.items() if not only or title in only}
+    parts: list[str] = []
+    for title, section in tqdm(chosen.items(), desc="sections", unit=" sections", disable=None):
+        before = book.spent
+        text = section(book, folder)
+        minutes = (book.spent - before) / 60
+        command = f"`python -m models.bench all --only={shlex.quote(title)}`"
+        parts.append(
+            f"## {title[0].upper()}{title[1:]}\n\n{text}\n\n{command}: {minutes:.0f} minutes"
+        )
+        left = [other for other in SECTIONS if other not in list(chosen)[: len(parts)]]
+        path.write_text("\n\n".join([_head(left, book.spent), *parts]) + "\n", encoding="utf-8")
+
+
+def _head(left: Sequence[str], spent: float) -> str:
+    """What stands above all sections: `left` are not there, the others took `spent` seconds."""
+    head = (
+        "# Results\n\nGenerated by `make results`; not edited by hand.\n\n"
+        f"{place_and_versions()}. Peaks are those of the device's allocator over the steps, "
+        "MB = 10^6 bytes; every run has a process of its own; step times are medians after the "
+        "first step. A row with a limit ran under a hard limit of that size. The runs of this page "
+        f"took {spent / 60:.0f} minutes."
+    )
+    return f"{head}\n\nNot measured this time: {', '.join(left)}." if left else head
+
+
+def place_and_versions() -> str:
+    """The day, the machine, and the versions that figures hold for."""
+    memory = math.ceil(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    return (
+        f"{datetime.date.today()}, {platform.machine()}, {len(os.sched_getaffinity(0))} cores, "
+        f"{memory} GiB of memory; Python {platform.python_version()}, TensorFlow "
+        f"{tf.__version__}, tfmem {tfmem.__version__}"
+    )

@@ -1,0 +1,108 @@
+"""What tests/planning/test_bodies.py asks of a process of its own: loops and branches, really measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import tfmem
+from tfmem.runtime import memory
+
+LAYERS, WIDTH, ROWS, TURNS = 16, 256, 4096, 3
+
+
+def in_a_loop(share: float) -> dict[str, Any]:
+    """Several training steps in one call, as Keras makes them of `steps_per_execution`."""
+    return _compared(_looping, share)
+
+
+def in_a_branch(share: float) -> dict[str, Any]:
+    """A training step in a branch within a loop."""
+    return _compared(_branching, share)
+
+
+def _train(weights: Any, slots: Any, x: Any) -> Any:
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        y = x
+        for weight in weights:
+            y = tf.nn.gelu(tf.matmul(y, weight))
+        loss = tf.reduce_mean(tf.square(y - x))
+    gradients = tape.gradient(loss, weights)
+    for weight, slot, gradient in zip(weights, slots, gradients, strict=True):
+        slot.assign(0.9 * slot + gradient)
+        weight.assign_sub(0.1 * slot)
+    return loss
+
+
+def _looping(weights: Any, slots: Any) -> Any:
+    import tensorflow as tf
+
+    def step(x: Any) -> Any:
+        loss = tf.constant(0.0)
+        for turn in tf.range(TURNS):
+            loss = _train(weights, slots, x * tf.cast(turn + 1, tf.float32))
+        return loss
+
+    return tf.function(step)
+
+
+def _branching(weights: Any, slots: Any) -> Any:
+    import tensorflow as tf
+
+    def step(x: Any) -> Any:
+        loss = tf.constant(0.0)
+        for turn in tf.range(TURNS):
+            loss = _train(weights, slots, x) if turn != 1 else loss + 1.0
+        return loss
+
+    return tf.function(step)
+
+
+def _compared(make: Any, share: float) -> dict[str, Any]:
+    """Plain steps, then steps within a share of the original's peak, from the same variables."""
+    import tensorflow as tf
+
+    weights = [
+        tf.Variable(tf.random.stateless_normal([WIDTH, WIDTH], [i, 1])) for i in range(LAYERS)
+    ]
+    slots = [tf.Variable(tf.zeros([WIDTH, WIDTH])) for _ in weights]
+    for weight in weights:
+        weight.assign(0.06 * weight)
+    x = tf.random.stateless_normal([ROWS, WIDTH], [3, 4])
+    start = [variable.numpy() for variable in (*weights, *slots)]
+    own = 4 * WIDTH * WIDTH * 2 * LAYERS + 4 * ROWS * WIDTH
+    plain = make(weights, slots)
+    whole = tfmem.optimize(plain).plan(x).baseline_peak_bytes
+    budget = int(share * whole)
+    step = tfmem.optimize(make(weights, slots), budget=budget)
+    plan = step.plan(x)
+    facts: dict[str, Any] = {
+        "budget": budget,
+        "predicted": plan.peak_bytes,
+        "clones": len(_innermost(plan).recomputations),
+        "is_equal_json": tfmem.Plan.from_json(plan.to_json()) == plan,
+        "losses": [],
+        "peaks": [],
+    }
+    values = []
+    for function in (plain, step):
+        for variable, value in zip((*weights, *slots), start, strict=True):
+            variable.assign(value)
+        foreign = memory.memory_info("CPU:0")[0] - own
+        found = memory.measure(function, x, steps=8)
+        facts["losses"].append([loss for (loss,) in found.scalars])
+        facts["peaks"].append(found.peak_bytes - foreign)
+        values.append([variable.numpy() for variable in (*weights, *slots)])
+    facts["difference"] = max(float(np.abs(a - b).max()) for a, b in zip(*values, strict=True))
+    try:
+        tfmem.optimize(make(weights, slots), budget=whole // 20).plan(x)
+    except tfmem.BudgetError as error:
+        facts["least"] = error.least_bytes
+    return facts
+
+
+def _innermost(plan: tfmem.Plan) -> tfmem.Plan:
+    return _innermost(plan.bodies[-1].plan) if plan.bodies else plan

@@ -1,0 +1,183 @@
+"""What tests/runtime/test_host.py asks of a process of its own: one host process after another."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from typing import Any
+
+from tfmem.errors import Error
+from tfmem.runtime import host, host_child
+
+MIB = 2**20
+
+
+def exists(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii") as fields:
+            return fields.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def raised(action: Any) -> str:
+    """Type and message of what `action()` raises; "" if nothing."""
+    try:
+        action()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def life() -> dict[str, Any]:
+    """A host process from start to end, with its memory."""
+    import tensorflow as tf
+
+    before = tf.Variable(tf.ones([1000]))
+    read = tf.function(lambda: tf.reduce_sum(before))
+    read()
+    with host.host_process(memory_limit=300 * MIB) as device:
+        process = host.running()
+        facts: dict[str, Any] = {"device": device, "listening": listening(process.pid)}
+        with host.host_process() as again:
+            facts["again"] = again == device and host.running() is process
+        facts["still"] = host.running() is process
+        empty = process.memory()
+        with tf.device(device):
+            kept = tf.Variable(tf.zeros([100, MIB // 4]))
+        held = process.memory()
+        facts["held"] = held.current_bytes - empty.current_bytes
+        facts["memory"] = [held.peak_bytes, held.resident_bytes, held.limit_bytes]
+        facts["order"] = overtaken(device)
+        facts["full"] = raised(lambda: fill(device))
+        facts["usable"] = float(tf.reduce_sum(kept[50, :4]))
+        facts["before"] = [float(read()), float(before.assign_add(tf.ones([1000]))[0])]
+    facts["ended"] = not exists(process.pid) and host.running() is None
+    facts["after"] = float(tf.function(lambda: tf.reduce_sum(before))())
+    facts["lost"] = raised(kept.numpy)
+    with host.host_process() as device, tf.device(device):
+        facts["second"] = float(tf.reduce_sum(tf.ones([10])))
+    return facts
+
+
+def listening(child: int) -> list[str] | None:
+    """Local addresses that this process and its child listen on; None where `ss` is missing."""
+    if shutil.which("ss") is None:
+        return None
+    lines = subprocess.run(["ss", "-ltnp"], capture_output=True, text=True, check=True).stdout
+    ours = re.compile(rf"pid=({os.getpid()}|{child}),")
+    return [line.split()[3] for line in lines.splitlines() if ours.search(line)]
+
+
+def overtaken(device: str) -> int:
+    """How often a function does not see an assignment that was made just before its call."""
+    import tensorflow as tf
+
+    with tf.device(device):
+        variable = tf.Variable(-1.0)
+
+    @tf.function
+    def read() -> Any:
+        with tf.device(device):
+            return variable + 0.0
+
+    wrong = 0
+    for i in range(100):
+        variable.assign(float(i))
+        wrong += float(read()) != i
+    return wrong
+
+
+def fill(device: str) -> None:
+    """Asks the host for more than it has."""
+    import tensorflow as tf
+
+    with host.guard(), tf.device(device):
+        tf.zeros([400, MIB // 4]).numpy()
+
+
+def death() -> dict[str, Any]:
+    """The host process is killed in the middle of a step that uses it throughout."""
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    near = "/job:localhost/replica:0/task:0/device:CPU:0"
+    with host.host_process() as device:
+        local = tf.Variable(tf.ones([1000]))
+
+        @tf.function
+        def step(x: Any) -> Any:
+            with tf.device(near):
+                local.assign_add(tf.ones([1000]))
+            for _ in range(60):
+                with tf.device(device):
+                    y = x + 1.0
+                with tf.device(near):
+                    x = tf.matmul(x, x) * 1e-3 + y
+            return x
+
+        def steps() -> None:
+            for _ in range(200):
+                with host.guard():
+                    step(tf.ones([500, 500])).numpy()
+
+        step(tf.ones([500, 500]))
+        done = float(local[0])
+        killed = []
+        pid = host.running().pid
+        threading.Timer(1.0, lambda: (killed.append(time.monotonic()), os.kill(pid, 9))).start()
+        facts: dict[str, Any] = {"error": raised(steps)}
+        facts["seconds"] = time.monotonic() - killed[0]
+        facts["intact"] = float(local[0]) > done and bool(tf.reduce_all(local == local[0]))
+        facts["next"] = raised(steps)
+        facts["memory"] = host.running() is None
+        with host.host_process() as device_again:
+            facts["same"] = device_again == device
+            facts["restarted"] = float(step(tf.ones([500, 500]))[0, 0]) > 0
+    return facts
+
+
+def refusals() -> dict[str, str]:
+    """What host_process() says when it cannot work."""
+    import tensorflow as tf
+
+    def enter(**options: Any) -> None:
+        with host.host_process(**options):
+            pass
+
+    facts = {"slow": raised(lambda: enter(start_timeout=0.01))}
+    serve, host_child._SERVE = host_child._SERVE, "import no_such_tensorflow"
+    facts["broken"] = raised(enter)
+    host_child._SERVE = serve
+    facts["small"] = raised(lambda: enter(memory_limit=1000))
+    facts["tracing"] = raised(lambda: tf.function(enter)())
+    server = tf.distribute.Server({"other": ["localhost:0"]}, job_name="other", start=True)
+    tf.config.experimental_connect_to_host(server.target, job_name="other")
+    facts["cluster"] = raised(enter)
+    return facts
+
+
+def orphan() -> None:
+    """Dies without a farewell, having told the host process's id."""
+    with host.host_process():
+        os.write(1, f"{host.running().pid}\n".encode())
+        os.kill(os.getpid(), 9)
+
+
+def unrelated() -> str | None:
+    """An error that has nothing to do with the host passes the guard."""
+    import tensorflow as tf
+
+    try:
+        with host.guard():
+            tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
+    except Error:
+        return None
+    except tf.errors.InvalidArgumentError as error:
+        return type(error).__name__
+    return None

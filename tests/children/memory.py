@@ -1,0 +1,130 @@
+"""What tests/runtime/test_memory.py asks of processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+from tests.children.host import MIB, raised
+from tfmem.runtime import devices, memory
+
+
+def figures() -> dict[str, Any]:
+    """A step whose memory is known: a variable of 16 MiB, two temporaries of 16 MiB at the peak."""
+    import tensorflow as tf
+
+    shape = [16, MIB // 4]
+    variable = tf.Variable(tf.zeros(shape))
+    earlier = tf.zeros([60, MIB // 4])
+    del earlier
+
+    @tf.function
+    def step(x: Any) -> Any:
+        variable.assign_add(tf.ones_like(variable) * x)
+        y = tf.cumsum(variable, axis=1)
+        return {"loss": tf.reduce_max(tf.cumsum(y, axis=0) * 0.0 + x), "large": variable + 1.0}
+
+    found = memory.measure(step, tf.constant(2.0), steps=3)
+    return {
+        "device": found.device,
+        "peak": found.peak_bytes,
+        "current": found.current_bytes,
+        "seconds": found.step_seconds,
+        "scalars": found.scalars,
+        "value": float(variable[0, 0]),
+        "limit": memory.device_limit("CPU:0"),
+        "scarce": devices.scarce(),
+        "no steps": raised(lambda: memory.measure(step, tf.constant(2.0), steps=0)),
+    }
+
+
+def names() -> dict[str, str]:
+    """What becomes of device names."""
+    given = ["CPU:0", "/cpu:0", "/device:CPU:0", "/job:localhost/replica:0/task:0/device:CPU:0"]
+    wrong = ["GPU:5", "banana", "", "/job:ps/device:CPU:0"]
+    return {
+        "same": " ".join({devices.full_name(name) for name in given}),
+        **{name: raised(lambda name=name: devices.full_name(name)) for name in wrong},
+        "none": raised(lambda: devices.full_name(None)),  # type: ignore[arg-type]
+    }
+
+
+def largest() -> list[bool]:
+    """Whether requests of 10, 20, 30, 90 MiB fit, each freed before the next."""
+    import tensorflow as tf
+
+    def fits(mib: int) -> bool:
+        try:
+            tf.raw_ops.Empty(shape=[mib, MIB], dtype=tf.uint8)
+        except tf.errors.ResourceExhaustedError:
+            return False
+        return True
+
+    return [fits(mib) for mib in (10, 20, 30, 90)]
+
+
+def variable_mib(mib: int) -> int:
+    """Holds a variable of so many MiB; its first bytes."""
+    import tensorflow as tf
+
+    return int(tf.Variable(tf.zeros([mib, MIB], tf.uint8))[0, 0])
+
+
+def probed(free_mib: int) -> list[float]:
+    """Rates found on a device that has little room left."""
+    import tensorflow as tf
+
+    from tfmem.costs import pricing
+    from tfmem.runtime import devices, memory
+
+    current, _ = memory.memory_info("CPU:0")
+    region = memory.region_bytes("CPU:0") or 0
+    others = tf.zeros([region - current - free_mib * MIB], tf.uint8)
+    rates = pricing.rates_of(devices.full_name("CPU:0"))
+    assert others.shape[0] > 0
+    return [] if rates is None else [rates.flops, rates.nbytes]
+
+
+def fails() -> None:
+    """An error of the user's."""
+    raise KeyError("of mine")
+
+
+def killed() -> None:
+    """Is killed."""
+    os.kill(os.getpid(), 9)
+
+
+def sleeps() -> None:
+    """Takes long."""
+    time.sleep(60)
+
+
+def environment() -> list[str | None]:
+    """The allocator's variables, and one given."""
+    names = ("TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB", "OF_MINE")
+    return [os.environ.get(name) for name in names]
+
+
+def no_statistics() -> dict[str, str]:
+    """What is said where the allocator keeps none; run with the variables removed or set late."""
+    import tensorflow as tf
+
+    os.environ.pop("TF_CPU_ALLOCATOR_USE_BFC")
+    tf.zeros([10])
+    facts = {"without": raised(lambda: memory.measure(lambda: 1))}
+    facts["limit"] = str(memory.device_limit("CPU:0"))
+    return facts
+
+
+def main() -> None:
+    """Run as a module: a line of JSON, and the exit status that is asked for."""
+    sys.stdout.write("not this\n" + json.dumps({"arguments": sys.argv[1:]}) + "\n")
+    sys.exit(int(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

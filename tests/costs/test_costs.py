@@ -1,0 +1,179 @@
+"""Costs: seconds from sizes, workspaces from shapes, loops and branches from their bodies."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfmem.bridge.shapes import Call
+from tfmem.bridge.workspace import workspace
+from tfmem.costs.static import static_costs, with_measured
+from tfmem.costs.types import Costs, Measured, Rates
+from tfmem.graph.bodies import Bodies, Body
+from tfmem.graph.ir import Graph
+from tfmem.graph.text import parse
+from tfmem.simulation.callers import with_bodies
+
+GRAPH = parse("""
+    x = _Arg() [1024] @/device:CPU:0
+    a = MatMul(x:0, x:0) [2048] @/device:CPU:0
+    w = While(a:0, x:0) [2048, 1024] @/device:CPU:0
+    return w:0""")
+
+
+def priced(graph: Graph, bodies: Bodies) -> Costs:
+    device = "/device:CPU:0"
+    return with_bodies(static_costs(graph, flops={}, device=device), graph, bodies, device)
+
+
+def test_seconds_come_from_operations_or_from_bytes() -> None:
+    slow = static_costs(GRAPH, flops={"a": 1e12}, device="/device:CPU:0")
+    fast = static_costs(GRAPH, flops={"a": 1e12}, device="/device:GPU:0")
+    assert slow.seconds["a"] > fast.seconds["a"] > fast.seconds["w"] > 0
+    assert "x" not in slow.seconds
+    assert fast.to_host > slow.to_host
+
+
+def test_what_gives_out_a_buffer_that_is_there_moves_no_bytes() -> None:
+    graph = parse("""
+        w = _Variable() [1000000] @/device:GPU:0
+        r = ReadVariableOp(w:0) [1000000] @/device:GPU:0
+        flat = Reshape(r:0) [1000000] @/device:GPU:0
+        sizes = Shape(r:0) [8] @/device:GPU:0
+        n = Neg(flat:0) [1000000] @/device:GPU:0
+        return n:0, sizes:0""")
+    costs = static_costs(graph, flops={}, device="/device:GPU:0", rates=Rates(1e12, 1e9, 1e-6))
+    assert costs.seconds == pytest.approx({"r": 1e-6, "flat": 1e-6, "sizes": 1e-6, "n": 2.001e-3})
+
+
+def test_reads_of_a_variable_whose_rows_are_accessed_are_copies() -> None:
+    graph = parse("""
+        w = _Variable() [1000000] @/device:GPU:0
+        i = _Arg() [4] @/device:GPU:0
+        row = ResourceGather(w:0, i:0) [1000] @/device:GPU:0
+        r = ReadVariableOp(w:0) [1000000] @/device:GPU:0
+        return r:0, row:0""")
+    costs = static_costs(graph, flops={}, device="/device:GPU:0", rates=Rates(1e12, 1e9, 1e-6))
+    assert costs.seconds["r"] == pytest.approx(2.001e-3)
+
+
+def test_sizes_are_rounded_up() -> None:
+    assert [Costs().allocated(n) for n in (0, 1, 256, 257)] == [0, 256, 256, 512]
+
+
+def test_a_loop_is_charged_what_its_body_takes_beside_its_inputs_and_outputs() -> None:
+    """The loop's variable i is a buffer of its own from the second turn on, x is handed on."""
+    body = parse("""
+        i = _Arg() [2048] @/device:CPU:0
+        x = _Arg() [1024] @/device:CPU:0
+        h = MatMul(i:0, x:0) [4096] @/device:CPU:0
+        j = MatMul(h:0) [2048] @/device:CPU:0
+        return j:0, x:0""")
+    costs = priced(GRAPH, {"w": (Body(body),)})
+    assert costs.workspace["w"] == (2048 + 1024 + 4096 + 2048) - 1024 - (2048 + 1024)
+    branch = parse(str(GRAPH).replace("While", "If"))
+    costs = priced(branch, {"w": (Body(body),)})
+    assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
+    small, large = (Body(body, workspace={"h": nbytes}) for nbytes in (512, 4096))
+    costs = priced(branch, {"w": (small,)})
+    assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
+    costs = priced(branch, {"w": (large,)})
+    assert costs.workspace["w"] == 4096 + 4096 - (2048 + 1024)
+
+
+def test_a_body_is_charged_what_the_bodies_within_it_take() -> None:
+    inner = parse("""
+        x = _Arg() [1024] @/device:CPU:0
+        h = MatMul(x:0) [4096] @/device:CPU:0
+        y = MatMul(h:0) [1024] @/device:CPU:0
+        return y:0""")
+    outer = parse("""
+        x = _Arg() [1024] @/device:CPU:0
+        c = If(x:0, x:0) [1024] @/device:CPU:0
+        return c:0""")
+    body = Body(outer, bodies={"c": (Body(inner),)})
+    costs = priced(GRAPH, {"w": (body,)})
+    assert costs.workspace["w"] == 1024 + 1024 + 4096 - (2048 + 1024)
+
+
+def test_measured_seconds_take_the_place_of_those_from_sizes() -> None:
+    graph = parse("""
+        x = _Arg() [1024] @/device:CPU:0
+        a = MatMul(x:0) [1024] @/device:CPU:0
+        b = MatMul(a:0) [1024] @/device:CPU:0
+        c = MatMul(b:0) [1024] @/device:CPU:0
+        d = Tanh(c:0) [1024] @/device:CPU:0
+        return d:0""")
+    static = Costs({"a": 1.0, "b": 2.0, "c": 3.0, "d": 1.0}, {"a": 256, "b": 512, "d": 768})
+    seconds = {"a": 2.0, "b": 8.0, "elsewhere": 1.0}
+    found = with_measured(static, graph, Measured(seconds))
+    assert found.seconds == {"a": 2.0, "b": 8.0, "c": 9.0, "d": 2.0}
+    assert found.workspace == static.workspace
+    found = with_measured(static, graph, Measured(seconds, {"b": 1024, "elsewhere": 256}))
+    assert found.workspace == {"a": 0, "b": 1024, "d": 768}
+    assert with_measured(static, graph, Measured({})) == static
+
+
+def test_what_ran_on_the_host_says_what_the_host_takes() -> None:
+    graph = parse("""
+        x = _Arg() [1024] @/device:GPU:0
+        a = Mul(x:0) [1024] @/device:GPU:0
+        b = Mul(a:0) [1024] @/device:GPU:0
+        return b:0""")
+    static = Costs({"a": 1.0, "b": 2.0}, host_seconds={"a": 10.0, "b": 20.0})
+    found = with_measured(static, graph, Measured({"a": 2.0}, host_seconds={"b": 60.0}))
+    assert found.seconds == {"a": 2.0, "b": 4.0}
+    assert [found.seconds_on_host(name) for name in ("a", "b")] == [30.0, 60.0]
+
+
+# (equation, shapes, result, measured megabytes held beside operands and result; float32)
+EINSUMS = [
+    ("bij,bjk->bik", [(32, 256, 256), (32, 256, 256)], (32, 256, 256), 0),
+    ("bthd,bshd->bhts", [(16, 128, 8, 64)] * 2, (16, 8, 128, 128), 8),
+    ("bhts,bshd->bthd", [(16, 8, 128, 128), (16, 128, 8, 64)], (16, 128, 8, 64), 8),
+    ("gsm,gsec->egcm", [(2, 512, 256), (2, 512, 8, 128)], (8, 2, 128, 256), 2),
+    ("egcm,emh->egch", [(8, 2, 160, 256), (8, 256, 1024)], (8, 2, 160, 1024), 0),
+    ("gsec,egcm->gsm", [(2, 512, 8, 128), (8, 2, 128, 256)], (2, 512, 256), 2),
+    ("ij->ji", [(1024, 1024)], (1024, 1024), 0),
+    ("ij->i", [(1024, 1024)], (1024,), 0),
+]
+
+
+@pytest.mark.parametrize(("equation", "inputs", "out", "megabytes"), EINSUMS)
+def test_an_einsum_copies_what_stands_the_wrong_way_round(
+    equation: str, inputs: list[tuple[int, ...]], out: tuple[int, ...], megabytes: int
+) -> None:
+    call = Call("Einsum", inputs, [out], 4, {"equation": equation})
+    assert workspace(call) == megabytes * 2**20
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "is_copied"),
+    [
+        ((1024, 2048), (0,), False),
+        ((64, 32, 1024), (0, 2), False),
+        ((64, 32, 1024), (1,), False),
+        ((64, 32, 32, 32), (0, 2), True),
+        ((64, 32, 32, 32), (1, -1), True),
+        ((64, 32, 32, 32), (0, 1, 2), False),
+        ((64, 1, 32, 32), (0, 2), False),
+    ],
+)
+def test_a_reduction_over_scattered_axes_transposes_first(
+    shape: tuple[int, ...], axes: tuple[int, ...], is_copied: bool
+) -> None:
+    call = Call("Sum", [shape, (len(axes),)], [()], 4, {}, {1: axes})
+    count = 4
+    for size in shape:
+        count *= size
+    assert workspace(call) == (count if is_copied else 0)
+
+
+def test_pooling_keeps_where_its_maxima_were() -> None:
+    small, large = (64, 16, 16, 32), (64, 32, 32, 32)
+    assert workspace(Call("MaxPool", [large], [small])) == 2**19
+    assert workspace(Call("MaxPoolGrad", [large, small, small], [large])) == 6 * 2**20
+
+
+def test_unknown_shapes_and_other_ops_have_none() -> None:
+    assert workspace(Call("Einsum", [None, (2,)], [(2,)], 4, {"equation": "ij,j->i"})) == 0
+    assert workspace(Call("MatMul", [(2, 2), (2, 2)], [(2, 2)])) == 0

@@ -1,0 +1,142 @@
+"""Costs that were measured: from the user's own steps, kept, and never another machine's."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfmem
+from tfmem.costs import history, profiler, store
+from tfmem.costs.types import Measured
+
+LAYERS = 6
+X = tf.random.stateless_normal([256, 128], [1, 2])
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "_kept", {})
+
+
+@pytest.fixture
+def weights() -> list[tf.Variable]:
+    return [
+        tf.Variable(0.1 * tf.random.stateless_normal([128, 128], [i, 3])) for i in range(LAYERS)
+    ]
+
+
+def make(weights: list[tf.Variable], **options: object) -> tfmem.Optimized:
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = x
+            for weight in weights:
+                y = tf.nn.gelu(tf.matmul(y, weight))
+            loss = tf.reduce_mean(y)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(gradient)
+        return loss
+
+    return tfmem.optimize(step, **options)
+
+
+def budget(weights: list[tf.Variable]) -> int:
+    return int(0.7 * make(weights).plan(X).baseline_peak_bytes)
+
+
+def files(kind: str) -> list[Path]:
+    path = store.path_of(kind, "any")
+    assert path is not None
+    return list(path.parent.glob("*.json"))
+
+
+def test_steps_are_measured_once_and_the_numbers_stay(weights) -> None:
+    start = [weight.numpy() for weight in weights]
+    most = budget(weights)
+    by_size = make(weights, budget=most, profile="static")
+    expected = [float(by_size(X)) for _ in range(6)]
+    for weight, value in zip(weights, start, strict=True):
+        weight.assign(value)
+    step = make(weights, budget=most, profile="measured")
+    by_probes = step.plan(X)
+    assert by_probes.step_seconds != by_size.plan(X).step_seconds
+    np.testing.assert_array_equal([float(step(X)) for _ in range(6)], expected)
+    (path,) = files("profiles")
+    seconds = json.loads(path.read_text())["seconds"]
+    plan = step.plan(X)
+    assert sum(seconds.values()) > 0
+    assert plan.step_seconds != by_probes.step_seconds
+    assert plan.budget == most
+    for profile in ("auto", "measured"):
+        history._kept.clear()
+        assert make(weights, budget=most, profile=profile).plan(X) == plan
+    assert make(weights, budget=most, profile="static").plan(X) == by_size.plan(X)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda facts: facts | {"machine": "a Cray-1"}, "another machine (a Cray-1"),
+        (lambda facts: {"seconds": facts["seconds"]}, "is damaged"),
+        (lambda facts: facts | {"seconds": {"a": "long"}}, "is damaged"),
+        (lambda facts: facts | {"seconds": 3}, "is damaged"),
+        (lambda facts: facts | {"workspace": {"a": None}}, "is damaged"),
+        (lambda facts: facts | {"host_seconds": {"a": -1.0}}, "is damaged"),
+    ],
+)
+def test_a_foreign_or_damaged_profile_is_reported_and_not_used(
+    weights, change, message, caplog: pytest.LogCaptureFixture
+) -> None:
+    most = budget(weights)
+    step = make(weights, budget=most, profile="measured")
+    by_size = step.plan(X)
+    for _ in range(5):
+        step(X)
+    (path,) = files("profiles")
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    history._kept.clear()
+    with caplog.at_level(logging.WARNING, "tfmem"):
+        plan = make(weights, budget=most).plan(X)
+    assert message in caplog.text
+    assert plan.step_seconds == by_size.step_seconds
+
+
+def test_a_profiler_in_use_is_left_alone(
+    weights, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    step = make(weights, budget=budget(weights), profile="measured")
+    tf.profiler.experimental.start(str(tmp_path / "users"))
+    with caplog.at_level(logging.WARNING, "tfmem"):
+        losses = [float(step(X)) for _ in range(3)]
+    tf.profiler.experimental.stop()
+    assert caplog.text.count("profiler is in use") == 1
+    assert losses[0] != losses[1]
+    assert list((tmp_path / "users").rglob("*.xplane.pb"))
+    assert not files("profiles")
+
+
+def test_the_time_of_a_node_is_what_its_kernel_took() -> None:
+    @tf.function
+    def work(x):
+        large = tf.matmul(x, x, name="large")
+        return tf.reduce_sum(large) + tf.tanh(x[0, 0], name="small")
+
+    x = tf.random.stateless_normal([512, 512], [1, 2])
+    work(x)
+    assert profiler.start()
+    work(x)
+    seconds = profiler.stop("/job:localhost/replica:0/task:0/device:CPU:0").seconds
+    assert not any(name.startswith("ExecutorState") for name in seconds)
+    assert 1e-4 < seconds["large"] < 1
+    assert seconds["small"] < seconds["large"]
+
+
+def test_steps_are_summed_up_by_their_median_seconds_and_most_bytes() -> None:
+    steps = [Measured({"a": 1.0}), Measured({"a": 5.0, "b": 2.0}), Measured({"a": 2.0})]
+    assert profiler.usual(steps) == Measured({"a": 2.0, "b": 2.0})
+    steps += [Measured({}, {"a": 256, "b": 512}), Measured({}, {"a": 1024})]
+    assert profiler.usual(steps).workspace == {"a": 1024, "b": 512}

@@ -1,0 +1,108 @@
+"""What `tests.children.gpu` asks: of a GPU where there is one, and of the CPU."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from models.bench import gpu
+from models.bench.results import FIVE
+from models.bench.train import Row, Setting, load
+from tests.children.gpu import CHECKS
+from tfmem.runtime.limited import run_limited
+
+has_gpu = bool(tf.config.list_physical_devices("GPU"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_gpu, reason="there is no GPU")
+@pytest.mark.parametrize("name", CHECKS)
+def test_on_a_gpu(name: str) -> None:
+    run(name, gpu=True)
+
+
+@pytest.mark.memory
+@pytest.mark.parametrize("name", ["copies_free_memory", "kernels_are_measured"])
+def test_on_the_cpu(name: str) -> None:
+    """The others take parts that other tests try on the CPU; `bench gpu --nogpu` asks them all."""
+    run(name, gpu=False)
+
+
+def run(name: str, gpu: bool) -> None:
+    target = f"tests.children.gpu:{name}"
+    done = run_limited(target, limit_bytes=CHECKS[name], timeout=300, reserve=True, gpu=gpu)
+    assert done.status == "ok", f"{done.error}\n{done.output}"
+
+
+# --- the command
+
+
+def fake(setting: Setting, *, gpu: bool, timeout: float) -> Row:
+    """A model of 16 GB at its usual size; tfmem trains up to 640 GB, plain up to its limit."""
+    assert 0 < timeout <= 60
+    model = load(setting.model)
+    usual = getattr(model.CONFIGS[setting.config], model.GROWTH)
+    size = setting.changes.get(model.GROWTH, usual) / usual
+    need = int(16e9 * size)
+    row = Row(setting.model, setting.mode, setting.limit, config=setting.changes,
+              parameters=int(1e9 * size), tokens=1000)  # fmt: skip
+    if setting.mode == "tfmem" and need <= 640e9:
+        peak = min(need, setting.budget or setting.limit)
+        times = 1.0 + 0.1 * (need > peak) + 0.5 * size
+        return dataclasses.replace(row, measured_peak_bytes=peak, predicted_peak_bytes=peak,
+                                   step_seconds=times, predicted_seconds=1.1 * times)  # fmt: skip
+    if setting.limit and need > setting.limit:
+        return dataclasses.replace(row, outcome="out of memory")
+    return dataclasses.replace(row, measured_peak_bytes=need, step_seconds=1.5 * size)
+
+
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **terms: object) -> gpu.Notes:
+    monkeypatch.setattr(gpu, "run_alone", fake)
+    return gpu.check(gpu.Terms(tmp_path, only=("five models", "largest"), gpu=False, **terms))
+
+
+def test_the_page_of_a_gpu_holds_what_is_asked_against_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gpu._LARGEST, "moe_transformer", ("largest MoE transformer", 4, 64))
+    found = checked(tmp_path, monkeypatch, seconds=60.0)
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert "| average: times less memory | 4 | 3.3 | 4.00 (5 models) |" in page
+    assert "| average: times plain's step | 1.2 | 1.85 | 1.07 |" in page
+    assert "| MoE transformer: times less memory | 6 | 6 | 6.00 (1 models) |" in page
+    assert page.count("| tfmem, a sixth of plain's peak |") == 1
+    assert "| predicted step, worst | 15 % | - | 10.0% |" in page
+    assert "| where plain fits: times plain's step, most | 1.01 | - | - |" in page  # it never does
+    plain, ours = (found.rows["largest", "moe_transformer", mode] for mode in ("plain", "tfmem"))
+    assert plain.measured_peak_bytes <= 12e9 < 1.3 * plain.measured_peak_bytes
+    assert f"| experts {ours.config['experts']} | " in page
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    assert {line["model"] for line in lines if line["section"] == "five models"} == set(FIVE)
+    assert {line["name"] for line in lines if line["section"] == "five models"} >= {
+        "plain", "plain, no limit", "tfmem, a quarter of plain's peak", "jit_compile",
+        "recompute_grad", "TensorFlowMem's policy: order",
+    }  # fmt: skip
+
+
+def test_what_there_is_no_time_for_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = checked(tmp_path, monkeypatch, seconds=5.0)
+    assert {row.outcome for row in found.rows.values()} == {"not run: no time was left"}
+
+
+@pytest.mark.skipif(has_gpu, reason="there is a GPU")
+def test_without_a_gpu_the_command_writes_an_empty_table(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "models.bench", "gpu", f"--out={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 3, done.stderr
+    assert "There is no GPU here: nothing was measured." in done.stdout
+    page = (tmp_path / "RESULTS.md").read_text()
+    assert "| largest MoE transformer | plain | - |" in page
+    assert "| Identity on the host | - | - | - |" in page
+    assert (tmp_path / "rows.jsonl").read_text() == ""

@@ -1,0 +1,141 @@
+"""Orders: valid, never behind the plain ones, close to the optimum, the same whatever the names."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+
+from tests.support import checker
+from tests.support.graphs import (
+    DEVICE,
+    NAMED,
+    OPTIMA,
+    graphs,
+    named,
+    random_graph,
+    renamed,
+    training_chain,
+    unet,
+)
+from tests.support.optimum import least_peak
+from tfmem.costs.types import Costs
+from tfmem.graph.ir import Graph
+from tfmem.plan import Plan
+from tfmem.planning.order.memory_order import memory_order as orders
+from tfmem.planning.order.pressure import pressure
+from tfmem.planning.order.sweep import backwards, forwards
+from tfmem.simulation.simulate import simulate
+
+PLAIN = (orders.program_order, orders.depth_first, orders.breadth_first)
+COSTS = Costs()
+
+
+def peak(graph: Graph, order: tuple[str, ...], costs: Costs = COSTS) -> int:
+    return simulate(graph, costs, Plan(order=order, device=DEVICE)).peak_bytes
+
+
+def is_topological(graph: Graph, order: tuple[str, ...]) -> bool:
+    place = {name: i for i, name in enumerate(order)}
+    return sorted(place) == sorted(graph.by_name) and all(
+        place[before] < place[node.name] for node in graph.nodes for before in node.predecessors
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs)
+def test_every_order_is_topological_and_none_of_the_plain_is_better(graph: Graph) -> None:
+    found = orders.memory_order(graph, COSTS, DEVICE)
+    for order in (found, *(plain(graph) for plain in PLAIN)):
+        assert is_topological(graph, order)
+        assert peak(graph, found) <= peak(graph, order)
+    assert peak(graph, found) <= simulate(graph, COSTS, Plan(device=DEVICE)).peak_bytes
+    assert peak(graph, found) == max(checker.replay(graph, found), default=0) or len(graph) < 3
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_named_graphs_reach_their_known_optima(name: str) -> None:
+    r"""Among them OLLA's; the diamond:
+
+    a -> b -> c(60) ------> f -> g
+           -> d(40) -> e(50) ^         c last before f takes 60 + 50, and 20 + 60 + 50 = 130
+    """
+    exact = Costs(granularity=1)
+    graph = named(name)
+    assert peak(graph, orders.memory_order(graph, exact, DEVICE), exact) == OPTIMA[name]
+
+
+def test_the_gap_to_the_optimum_is_small() -> None:
+    gaps = []
+    for seed in range(200):
+        graph = random_graph(seed, 8 + seed % 9, variables=0)
+        least = least_peak(graph)
+        gaps.append(peak(graph, orders.memory_order(graph, COSTS, DEVICE)) / least - 1)
+    assert min(gaps) >= 0
+    assert sum(gaps) / len(gaps) < 0.002
+    assert max(gaps) < 0.05
+
+
+def test_sweeps_and_windows_find_the_optimum_of_larger_graphs_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Graphs of 36 nodes: as one window (nearly always exact) and as large graphs are searched."""
+    graphs_ = [random_graph(seed, 36, variables=1) for seed in range(40)]
+    whole = [peak(g, orders.memory_order(g, COSTS, DEVICE)) for g in graphs_]
+    monkeypatch.setattr(orders, "_WHOLE", 0)
+    pieces = [peak(g, orders.memory_order(g, COSTS, DEVICE)) for g in graphs_]
+    gaps = [piece / best - 1 for piece, best in zip(pieces, whole, strict=True)]
+    assert sum(gaps) / len(gaps) < 0.02
+
+
+def test_updates_run_as_soon_as_their_gradients_are_there() -> None:
+    """g3 u3 g2 u2 ..: no more than one gradient is alive beside what the step holds anyway."""
+    graph = training_chain(8, 1024)
+    found = simulate(
+        graph, COSTS, Plan(order=orders.memory_order(graph, COSTS, DEVICE), device=DEVICE)
+    )
+    assert found.peak_bytes <= 8 * 512 + 10 * 1024  # weights, stash, one gradient of each kind
+
+
+def test_masks_are_made_just_before_their_use() -> None:
+    r"""m1 .. m8 are ready at the start; each is needed by one f only."""
+    lines = ["x = _Arg() [256] @cpu", *(f"m{i} = Range() [1024] @cpu" for i in range(8))]
+    lines += [f"f{i} = MatMul({f'f{i - 1}' if i else 'x'}:0, m{i}:0) [256] @cpu" for i in range(8)]
+    from tfmem.graph.text import parse
+
+    graph = parse("\n".join([*lines, "return f7:0"]))
+    assert peak(graph, orders.memory_order(graph, COSTS, DEVICE)) == 256 * 3 + 1024
+
+
+def test_a_sweep_never_raises_the_peak_of_the_model() -> None:
+    for seed in range(60):
+        model = pressure(random_graph(seed, 40, variables=0), COSTS, DEVICE)
+        order = list(range(len(model.makes)))
+        before = max(model.timeline(order))
+        for sweep in (backwards, forwards):
+            order = sweep(model, order, before)
+            assert max(model.timeline(order)) <= before
+            before = max(model.timeline(order))
+
+
+def test_names_do_not_matter_and_neither_does_the_run() -> None:
+    for seed in range(15):
+        graph = random_graph(seed, 60)
+        other, names = renamed(graph)
+        order = orders.memory_order(graph, COSTS, DEVICE)
+        assert order == orders.memory_order(Graph(graph.nodes, graph.outputs), COSTS, DEVICE)
+        assert tuple(names[n] for n in order) == orders.memory_order(other, COSTS, DEVICE)
+
+
+def test_a_graph_without_choice_keeps_its_order() -> None:
+    graph = unet(20)
+    assert orders.memory_order(graph, COSTS, DEVICE) == orders.program_order(graph)
+    assert orders.memory_order(Graph(()), COSTS, DEVICE) == ()
+
+
+def test_ten_thousand_nodes_take_seconds() -> None:
+    for graph in (training_chain(2_000), random_graph(1, 10_000, variables=100)):
+        start = time.process_time()
+        orders.memory_order(graph, COSTS, DEVICE)
+        assert time.process_time() - start < 6.0

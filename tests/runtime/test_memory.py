@@ -1,0 +1,135 @@
+"""Measured bytes and seconds, device names and limits, and runs under a hard limit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.children import memory
+from tests.children.host import MIB
+from tfmem import Error
+from tfmem.runtime.limited import Outcome, is_out_of_memory, run_limited
+
+pytestmark = pytest.mark.memory
+
+
+def run(target, *args, limit_mib: int = 200, timeout: float = 60, **options) -> Outcome:
+    return run_limited(target, *args, limit_bytes=limit_mib * MIB, timeout=timeout, **options)
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict:
+    outcome = run(memory.figures)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    return outcome.result
+
+
+def test_peak_and_current_bytes_are_those_of_the_measured_steps(figures):
+    assert 16 * MIB <= figures["current"] < 34 * MIB  # the variable; a chunk is given whole
+    assert 48 * MIB <= figures["peak"] <= 130 * MIB
+    assert figures["peak"] > figures["current"]
+
+
+def test_steps_are_timed_and_their_losses_kept(figures):
+    assert 0 < figures["seconds"] < 5
+    assert figures["scalars"] == [[2.0]] * 3
+    assert figures["value"] == 8.0  # one call to warm up, three measured
+    assert "at least one step" in figures["no steps"]
+
+
+def test_a_limit_is_in_units_of_two_to_the_twenty(figures):
+    assert figures["limit"] == 200 * MIB
+    assert figures["device"] == figures["scarce"] == "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def test_device_names_are_completed_or_refused_with_a_list():
+    found = run(memory.names).result
+    assert found["same"] == "/job:localhost/replica:0/task:0/device:CPU:0"
+    listed = "there are /job:localhost/replica:0/task:0/device:CPU:0"
+    for name in ("GPU:5", "/job:ps/device:CPU:0"):
+        assert found[name] == f"Error: there is no device {name!r}; {listed}"
+    for name in ("banana", ""):
+        assert found[name] == f"Error: {name!r} is no device name; {listed}"
+    assert "no device name" in found["none"]
+
+
+@pytest.mark.parametrize("reserve", [False, True])
+def test_reserving_lets_the_whole_limit_be_had_in_one_piece(reserve):
+    outcome = run(memory.largest, limit_mib=100, reserve=reserve)
+    assert outcome.result == [True, True, True, reserve], outcome.error + outcome.output
+
+
+def test_running_out_of_memory_is_an_outcome():
+    assert run(memory.variable_mib, 40).status == "ok"
+    outcome = run(memory.variable_mib, 300)
+    assert (outcome.status, outcome.result) == ("out_of_memory", None)
+    assert outcome.error.startswith("ResourceExhaustedError")
+    assert outcome.limit_bytes == 200 * MIB
+
+
+def test_out_of_memory_is_found_among_causes_and_in_constants():
+    wrapped = Error("wrapped")
+    wrapped.__cause__ = MemoryError()
+    assert is_out_of_memory(wrapped)
+    assert is_out_of_memory(ValueError("Cannot parse tensor from proto: dtype: DT_FLOAT"))
+    assert not is_out_of_memory(Error("of memory"))
+
+
+def test_other_endings_are_told_apart():
+    failed = run(memory.fails)
+    assert (failed.status, failed.error) == ("error", "KeyError: 'of mine'")
+    assert "in fails" in failed.output
+    killed = run(memory.killed)
+    assert (killed.status, killed.error) == ("crashed", "ended by signal SIGKILL")
+    slow = run(memory.sleeps, timeout=0.5)
+    assert (slow.status, slow.error) == ("timeout", "still running after 0.5 s")
+    assert slow.seconds < 5
+
+
+def test_a_module_is_run_as_a_command():
+    module = run("tests.children.memory", "0", "and", "more")
+    assert (module.status, module.result) == ("ok", {"arguments": ["0", "and", "more"]})
+    failed = run("tests.children.memory", "3")
+    assert (failed.status, failed.error) == ("error", "SystemExit: 3")
+    assert run("tests.no_such_module").status == "error"
+
+
+def test_the_child_has_the_limit_and_what_is_asked_for():
+    outcome = run(memory.environment, limit_mib=7, environment={"OF_MINE": "x"})
+    assert outcome.result == ["true", "7", "x"]
+
+
+def test_what_cannot_be_run_is_refused():
+    with pytest.raises(Error, match="at the top level of a module"):
+        run(lambda: 1)
+    with pytest.raises(Error, match="less than 1 MiB"):
+        run_limited(memory.killed, limit_bytes=1000, timeout=1)
+
+
+def test_a_device_that_is_nearly_full_is_probed_with_less():
+    outcome = run(memory.probed, 6, limit_mib=40, reserve=True)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    assert len(outcome.result) == 2
+    assert min(outcome.result) > 1e6
+
+
+def test_no_statistics_is_an_error_with_a_remedy():
+    found = run(memory.no_statistics).result
+    assert "keeps no statistics" in found["without"]
+    assert "TF_CPU_ALLOCATOR_USE_BFC=true" in found["without"]
+    assert "before TensorFlow is imported" in found["without"]
+    assert found["limit"] == "None"
+
+
+def test_statistics_asked_for_too_late_are_an_error():
+    code = (
+        "import os, tensorflow as tf; tf.zeros([10]); "
+        "os.environ['TF_CPU_ALLOCATOR_USE_BFC'] = 'true'; "
+        "from tfmem import measure; measure.measure(lambda: 1)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "it was set after TensorFlow had allocated" in done.stderr

@@ -1,0 +1,136 @@
+"""Variables that move, all or none, and variables that are made on the host."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.children.host import MIB
+from tfmem.runtime.limited import run_limited
+
+pytestmark = pytest.mark.memory
+
+
+def run(check: str, limit_mib: int) -> dict:
+    outcome = run_limited(
+        f"tests.children.variables:{check}", limit_bytes=limit_mib * MIB, timeout=100
+    )
+    assert outcome.status == "ok", outcome.error + outcome.output
+    return outcome.result
+
+
+@pytest.fixture(scope="module")
+def moving() -> dict:
+    return run("moving", 800)
+
+
+@pytest.fixture(scope="module")
+def failing() -> dict:
+    return run("all_or_nothing", 400)
+
+
+@pytest.fixture(scope="module")
+def made() -> dict:
+    return run("made_on_the_host", 150)
+
+
+@pytest.fixture(scope="module")
+def refusals() -> dict:
+    return run("refusals", 100)
+
+
+def test_a_moved_variable_is_the_same_object_with_the_same_value(moving):
+    assert moving["device"]
+    assert moving["identity"]
+    assert moving["value"]
+    assert moving["back"] == moving["pinned"] == [True, True]
+
+
+def test_moving_frees_the_old_memory_and_needs_no_second_copy(moving):
+    assert moving["freed"] < MIB
+    assert moving["peak"] < 140 * MIB  # the variable's 96 and one piece of 32
+    assert moving["host_bytes"] < MIB
+
+
+@pytest.mark.parametrize("name", ["read", "add", "assign", "gradient"])
+def test_a_function_traced_before_the_move_fails_loudly(moving, name):
+    assert moving["old"][name].split(":")[0] in ("FailedPreconditionError", "InvalidArgumentError")
+    assert "variable_moved_by_tfmem" in moving["old"][name]
+
+
+def test_functions_that_call_or_came_from_elsewhere_fail_too(moving):
+    assert "variable_moved_by_tfmem" in moving["nested"]
+    assert "variable_moved_by_tfmem" in moving["old_on_host"]
+
+
+def test_functions_traced_after_the_move_work(moving):
+    new, first = moving["new"]
+    assert new == first
+    assert moving["moves"] == [0, 1]
+
+
+def test_checkpoints_are_right_while_an_old_function_lives(moving):
+    assert moving["checkpoint"]
+    assert moving["checkpoint_back"]
+
+
+def test_a_move_that_the_host_cannot_take_moves_nothing(failing):
+    assert failing["full"].startswith("HostMemoryError")
+    assert "out of memory" in failing["full"]
+    assert failing["kept"]
+    assert failing["one"]
+
+
+def test_a_move_of_which_one_group_fails_moves_no_group(failing):
+    assert failing["groups"].startswith("HostMemoryError")
+    assert failing["kept_groups"]
+
+
+def test_a_move_to_a_dead_host_moves_nothing(failing):
+    assert failing["dead"].startswith("HostMemoryError")
+    assert "signal SIGKILL" in failing["dead"]
+    assert failing["kept_dead"]
+    assert "there is no device 'GPU:7'; there are /job:localhost" in failing["unknown"]
+
+
+def test_what_cannot_be_moved_is_named(refusals):
+    assert "only variables with one resource handle" in refusals["tensor"]
+    assert "graph mode" in refusals["graph"]
+    assert "while a function is traced" in refusals["traced"]
+    assert "enter tfmem.host_process()" in refusals["scope"]
+
+
+def test_large_variables_are_made_on_the_host_and_never_touch_the_device(made):
+    assert made["plain"] == [True, True, False]
+    assert made["peak"] < 16 * MIB
+
+
+@pytest.mark.parametrize("kind", ["tf_keras", "keras", "lazy"])
+def test_layers_and_traced_functions_make_theirs_on_the_host(made, kind):
+    assert made[kind] == [True, False]
+
+
+def test_a_variable_that_the_host_has_no_room_for_is_not_made(made):
+    assert made["too large"].startswith(
+        "HostMemoryError: a variable of 4096.00 GiB has no room on "
+    )
+
+
+def test_initial_values_are_those_made_on_the_device(made):
+    assert made["same"] == [True, True]
+    assert made["outside"] == [False, False, False]
+
+
+def test_slots_made_while_tracing_are_on_the_host(made):
+    for slots in made["slots"]:
+        assert len(slots) >= 2
+        assert all(slots)
+    assert made["keras_moved"] == [False]
+
+
+def test_variables_that_share_a_buffer_get_one_each_where_there_is_room() -> None:
+    facts = run("shared", 200)
+    before, after, updated = facts["bytes"]
+    assert before == pytest.approx((16 + 128) * MIB, abs=MIB)
+    assert after == pytest.approx((32 + 128) * MIB, abs=MIB)
+    assert updated == pytest.approx(after, abs=MIB)
+    assert facts["values"] == [True, 32 * MIB]

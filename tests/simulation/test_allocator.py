@@ -1,0 +1,139 @@
+"""The allocator's rules, and what they add to a simulated peak."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.graphs import DEVICE, graphs, training_chain
+from tfmem.costs.types import SWITCH, Costs
+from tfmem.graph.ir import Graph
+from tfmem.graph.text import parse
+from tfmem.plan import Plan
+from tfmem.simulation.allocator import Allocation, Bfc, replay
+from tfmem.simulation.liveness import lifetimes
+from tfmem.simulation.program import program
+from tfmem.simulation.requests import most_of, scratch
+from tfmem.simulation.simulate import allocate, simulate
+
+MIB = 2**20
+
+
+def test_a_chunk_is_split_only_if_it_is_twice_the_request() -> None:
+    pool = Bfc()
+    first = pool.allocate(2 * MIB)  # the whole first region
+    pool.release(first)
+    assert pool.allocate(MIB + 256).size == 2 * MIB
+    assert pool.in_use == 2 * MIB
+    pool = Bfc()
+    assert pool.allocate(MIB).size == MIB
+    assert pool.reserved == 2 * MIB
+
+
+def test_regions_double_and_neighbours_join() -> None:
+    pool = Bfc()
+    chunks = [pool.allocate(MIB // 2) for _ in range(4)]
+    pool.allocate(256)
+    assert pool.reserved == 2 * MIB + 4 * MIB
+    for chunk in chunks[1:3]:
+        pool.release(chunk)
+    assert pool.allocate(MIB).begin == chunks[1].begin
+    assert pool.allocate(30 * MIB).size == 32 * MIB
+    assert pool.reserved == (2 + 4 + 32) * MIB
+
+
+def test_a_limit_is_one_region_and_is_not_passed() -> None:
+    pool = Bfc(limit=5 * MIB)
+    chunks = [pool.allocate(2 * MIB) for _ in range(2)]
+    assert pool.fits
+    assert pool.reserved == 5 * MIB
+    pool.release(chunks[0])
+    pool.allocate(2 * MIB + 256)  # three MiB are free, but not together
+    assert not pool.fits
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 4000), st.booleans()), max_size=60))
+def test_chunks_never_overlap_and_everything_comes_back(
+    requests: list[tuple[int, bool]],
+) -> None:
+    pool, held = Bfc(), []
+    for size, is_release in requests:
+        if is_release and held:
+            pool.release(held.pop(size % len(held)))
+        else:
+            held.append(pool.allocate(256 * size))
+        spans = sorted((c.begin, c.begin + c.size) for c in (*held, *pool.chunks.values()))
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+        assert sum(end - begin for begin, end in spans) == pool.reserved
+        assert pool.in_use == sum(chunk.size for chunk in held)
+    for chunk in held:
+        pool.release(chunk)
+    assert pool.in_use == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(graphs)
+def test_padding_only_adds(graph: Graph) -> None:
+    plan = Plan(device=DEVICE)
+    found, exact = allocate(graph, Costs(), plan), simulate(graph, Costs(), plan)
+    assert exact.peak_bytes <= found.usual_bytes <= found.worst_bytes <= found.reserved_bytes
+    assert found.worst_bytes < 2 * exact.peak_bytes + 1
+    assert found.fits
+
+
+def undisturbed(graph: Graph, costs: Costs, limit: int | None = None) -> Allocation:
+    """One step of a graph in an allocator that was empty before."""
+    steps = program(graph, Plan(device=DEVICE))
+    found = lifetimes(steps, costs.granularity)
+    return replay(found, *scratch(steps, costs), [Bfc(limit)], steps=1)
+
+
+def test_equal_sizes_need_no_padding_and_a_limit_below_the_peak_is_not_enough() -> None:
+    graph, costs = training_chain(8, 4 * MIB), Costs()
+    exact = simulate(graph, costs, Plan(device=DEVICE)).peak_bytes
+    assert undisturbed(graph, costs).worst_bytes == exact
+    assert undisturbed(graph, costs, limit=exact + 4 * MIB).fits
+    assert not undisturbed(graph, costs, limit=exact - MIB).fits
+
+
+def test_what_ran_before_leaves_holes() -> None:
+    graph = parse(f"""
+        x = _Arg() [1024] @{DEVICE}
+        a = MatMul(x:0) [{4 * MIB}] @{DEVICE}
+        b = MatMul(a:0) [{3 * MIB}] @{DEVICE}
+        c = MatMul(b:0, a:0) [{2 * MIB}] @{DEVICE}
+        d = MatMul(c:0, b:0) [{5 * MIB}] @{DEVICE}
+        e = MatMul(d:0) [1024] @{DEVICE}
+        return e:0""")
+    worst = [
+        allocate(graph, Costs(), Plan(device=DEVICE), count=count).worst_bytes
+        for count in (1, 4, 8)
+    ]
+    assert undisturbed(graph, Costs()).worst_bytes <= worst[0] <= worst[1] <= worst[2]
+    assert worst[0] < worst[2]
+    found = allocate(graph, Costs(), Plan(device=DEVICE))
+    assert found.usual_bytes <= found.worst_bytes == worst[2]
+
+
+LOOP = parse(f"""
+    v = _Variable() [{4 * MIB}] @{DEVICE}
+    x = _Arg() [1024] @{DEVICE}
+    w = While(x:0, v:0) [1024] @{DEVICE}
+    return w:0""")
+
+
+@pytest.mark.parametrize(("end", "padding"), [(0, 0), (SWITCH, MIB)])
+def test_a_variable_that_a_loop_assigns_moves(end: int, padding: int) -> None:
+    """What is put into the hole that it leaves is padded.
+
+    | v v v v | x |         |    then | 3 3 3 + | x | v v v v | 2 2 |
+    """
+    asked = (1, 4 * MIB), (1, end), (2, 3 * MIB), (3, 2 * MIB), (2, 0), (3, 0)
+    assert most_of(asked) == 5 * MIB
+    costs = Costs(requests={"w": asked}, workspace={"w": 5 * MIB - 1024})
+    found = undisturbed(LOOP, costs, limit=64 * MIB)
+    assert found.worst_bytes == 4 * MIB + 1024 + 5 * MIB + padding

@@ -1,0 +1,192 @@
+"""Simulation: peaks, clocks, the host, windows, speed."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.graphs import DEVICE, graphs, random_graph, training_chain
+from tests.support.plans import random_order, random_plan
+from tfmem.costs.types import Costs
+from tfmem.graph.ir import ARG, Graph, Node, Value
+from tfmem.graph.text import parse
+from tfmem.plan import Fetch, Placement, Plan, Transfer
+from tfmem.planning.order.memory_order import breadth_first
+from tfmem.simulation.simulate import simulate
+
+SWAP = parse("""
+    a = MatMul() [100] @cpu
+    b = MatMul(a:0) [8] @cpu
+    c = MatMul(b:0) [8] @cpu
+    d = MatMul(c:0) [8] @cpu
+    e = MatMul(d:0, a:0) [8] @cpu
+    return e:0""")
+SECOND_EACH = dict.fromkeys("abcde", 1.0)
+SLOW_LINK = Costs(SECOND_EACH, {}, to_host=100.0, from_host=50.0, latency=0.5, granularity=1)
+
+
+def evict(trigger: str, pace: str = "") -> Plan:
+    return Plan(
+        order=tuple("abcde"),
+        evictions=(Transfer(Value("a"), (Fetch(("e",), trigger),), pace),),
+        device=DEVICE,
+        host="host",
+    )
+
+
+def test_the_peak_has_a_node_and_those_alive_then() -> None:
+    found = simulate(SWAP, SLOW_LINK, Plan(order=tuple("abcde"), device=DEVICE))
+    assert found.peak_bytes == 116
+    assert found.peak_node == "c"
+    assert found.alive_at_peak == ((Value("a"), 100), (Value("b"), 8), (Value("c"), 8))
+    assert found.order == tuple("abcde")
+    assert found.step_seconds == 5.0
+
+
+def test_workspace_counts_while_its_node_runs() -> None:
+    costs = Costs({}, {"d": 7}, granularity=1)
+    found = simulate(SWAP, costs, Plan(order=tuple("abcde"), device=DEVICE))
+    assert found.timeline.tolist() == [100, 108, 116, 123, 116]
+    assert found.peak_node == "d"
+
+
+def test_sizes_are_rounded_as_the_allocator_does() -> None:
+    found = simulate(SWAP, Costs(), Plan(order=tuple("abcde"), device=DEVICE))
+    assert found.timeline.tolist() == [256, 512, 768, 768, 768]
+
+
+def test_a_copy_to_the_host_that_nothing_paces_holds_its_value_until_it_lands() -> None:
+    found = simulate(SWAP, SLOW_LINK, evict("d"))  # a ends at 1, lands at 2.5: while c runs
+    assert found.timeline.tolist() == [100, 108, 116, 16, 116]
+
+
+def test_computation_waits_for_copies_and_hides_them() -> None:
+    # a ends at 1, its copy lands at 2.5 and takes 2.5 back: from 2.5 with b as trigger.
+    assert simulate(SWAP, SLOW_LINK, evict("b")).step_seconds == 6.0
+    assert simulate(SWAP, SLOW_LINK, evict("d")).step_seconds == 7.5
+    assert simulate(SWAP, SLOW_LINK, evict("d", pace="b")).step_seconds == 9.0
+
+
+def test_two_copies_one_way_share_the_link() -> None:
+    graph = parse("""
+        a = MatMul() [100] @cpu
+        b = MatMul() [100] @cpu
+        c = MatMul() [8] @cpu
+        return""")
+    costs = Costs(SECOND_EACH, {}, to_host=50.0, latency=0.0)
+    sent = (Transfer(Value("a")), Transfer(Value("b")))
+    plan = Plan(order=tuple("abc"), evictions=sent, device=DEVICE, host="host")
+    assert simulate(graph, costs, plan).step_seconds == 5.0
+
+
+def test_what_leaves_the_device_is_counted_on_the_host() -> None:
+    assert simulate(SWAP, SLOW_LINK, evict("b")).host_bytes == 100
+    graph = parse("""
+        v = _Variable() [64] @cpu
+        r = ReadVariableOp(v:0) [64] @cpu
+        a = MatMul(r:0) [64] @cpu
+        u = AssignSubVariableOp(v:0, a:0) [] @cpu
+        return""")
+    plan = Plan(placements=(Placement("v", ("r", "u")),), device=DEVICE, host="host")
+    found = simulate(graph, Costs(granularity=1), plan)
+    assert found.host_bytes == 128
+    assert found.peak_bytes == 128  # a and the copy of r
+
+
+def test_without_an_order_the_executors_queue_decides() -> None:
+    for seed in range(20):
+        graph = random_graph(seed)
+        plain = simulate(graph, Costs(), Plan(device=DEVICE))
+        queued = simulate(graph, Costs(), Plan(order=breadth_first(graph), device=DEVICE))
+        assert plain.timeline.tolist() == queued.timeline.tolist()
+
+
+def test_values_of_another_device_arrive_once() -> None:
+    graph = parse("""
+        x = _Arg() [64] @host
+        h = MatMul(x:0) [32] @host
+        a = MatMul() [8] @cpu
+        b = MatMul(a:0, h:0) [8] @cpu
+        c = MatMul(b:0, h:0) [8] @cpu
+        return c:0""")
+    found = simulate(graph, Costs(granularity=1), Plan(order=tuple("abc"), device=DEVICE))
+    assert found.timeline.tolist() == [40, 48, 48]
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs, st.integers(0, 10**6))
+def test_the_peak_is_bounded_from_both_sides(graph: Graph, seed: int) -> None:
+    order = random_order(graph, random.Random(seed))
+    found = simulate(graph, Costs(), Plan(order=order, device=DEVICE))
+    allocated = Costs().allocated
+    made = [n for n in graph.nodes if n.op not in ("_Variable", "ReadVariableOp", "Reshape")]
+    updates = sum(node.op.startswith("Assign") for node in graph.nodes)
+    held = [allocated(n.nbytes[0]) for n in graph.nodes if n.op == "_Variable"]
+    arguments = sum(allocated(n.nbytes[0]) for n in graph.nodes if n.op == ARG)
+    all_ = sum(allocated(size) for node in made for size in node.nbytes)
+    assert arguments <= found.peak_bytes <= all_ + sum(held) + updates * max(held, default=0)
+    assert found.peak_bytes == sum(size for _, size in found.alive_at_peak)
+    assert found.peak_bytes == found.timeline.max()
+
+
+@settings(max_examples=80, deadline=None)
+@given(graphs, st.integers(0, 10**6), st.integers(2, 5))
+def test_the_bound_of_a_window_covers_any_order_within_it(
+    graph: Graph, seed: int, window: int
+) -> None:
+    rng = random.Random(seed)
+    plan = random_plan(graph, seed, window=window)
+    if plan.transfers or plan.recomputations or any(node.op == "_Variable" for node in graph.nodes):
+        plan = Plan(order=random_order(graph, rng), window=window, device=DEVICE)
+    bound = simulate(graph, Costs(), plan).window_peak_bytes
+    strict = simulate(graph, Costs(), Plan(order=plan.order, device=DEVICE))
+    assert strict.peak_bytes == strict.window_peak_bytes <= bound
+    if not any(node.op == "_Variable" for node in graph.nodes):
+        shuffled = _shuffled(graph, plan.order, window, rng)
+        assert simulate(graph, Costs(), Plan(order=shuffled, device=DEVICE)).peak_bytes <= bound
+
+
+def _shuffled(
+    graph: Graph, order: tuple[str, ...], window: int, rng: random.Random
+) -> tuple[str, ...]:
+    """An order in which each node starts once all those `window` places before it are done."""
+    left = [name for name in order if not graph.by_name[name].is_input]
+    done = {node.name for node in graph.nodes if node.is_input}
+    result: list[str] = []
+    place = {name: i for i, name in enumerate(left)}
+    while left:
+        oldest = place[left[0]]
+        ready = [
+            name
+            for name in left
+            if place[name] < oldest + window and done.issuperset(graph.by_name[name].predecessors)
+        ]
+        result.append(rng.choice(ready))
+        left.remove(result[-1])
+        done.add(result[-1])
+    return tuple(result)
+
+
+def test_an_empty_graph_takes_nothing() -> None:
+    found = simulate(Graph(()), Costs(), Plan())
+    assert (found.peak_bytes, found.peak_node, found.step_seconds) == (0, "", 0.0)
+    inputs = Graph((Node("x", ARG, nbytes=(300,), device=DEVICE),), (Value("x"),))
+    assert simulate(inputs, Costs(), Plan(device=DEVICE)).peak_bytes == 512
+
+
+def test_its_time_grows_with_the_graph_and_no_faster() -> None:
+    small, large = (training_chain(layers) for layers in (1_000, 20_000))  # four nodes a layer
+    assert seconds_of(large) < 40 * max(seconds_of(small) for _ in range(3))
+
+
+def seconds_of(graph: Graph) -> float:
+    gc.collect()  # of what other tests left
+    start = time.process_time()
+    found = simulate(graph, Costs(), Plan(device=DEVICE))
+    assert found.timeline.dtype == np.int64
+    return time.process_time() - start

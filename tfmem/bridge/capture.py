@@ -1,0 +1,386 @@
+"""From a ConcreteFunction to a `Graph`: optimised by Grappler, placed, with exact sizes.
+
+    ConcreteFunction -> GraphDef -> Grappler -> long sums in parts -> devices -> shapes -> Graph
+
+Grappler runs here, ahead of time, because `rebuild` switches it off: it would delete the copies and
+the control edges that tfmem inserts.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+# Private parts of TensorFlow; seen to work with 2.21.
+from tensorflow.python.ops import handle_data_util
+
+from tfmem.bridge import graphdefs, grappler, inference, kernels, reads, sums
+from tfmem.bridge.graphdefs import FunctionDef, GraphDef, NodeDef
+from tfmem.bridge.inference import BODIES, Input, as_shape, is_variable
+from tfmem.errors import UnsupportedFunctionError
+from tfmem.graph import device_names
+from tfmem.graph.bodies import Bodies
+from tfmem.graph.ir import Graph, Node, Value
+from tfmem.runtime import devices
+
+_MAX_SOURCES = 500
+_SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
+_LOOP_OPS = frozenset(("Enter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"))
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What callers see of the function, kept to be given to the rebuilt one."""
+
+    name: str
+    function_type: Any
+    structured_inputs: Any
+    arg_keywords: Sequence[str] | None
+    num_positional: int | None
+    attrs: Mapping[str, Any]
+    deferred: Mapping[Any, tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A function as tfmem plans it, with what `rebuild` needs to make it callable again.
+
+    The original ConcreteFunction is not kept: its captures would hold the memory of a variable that
+    has since moved to another device.
+
+    Attributes:
+      graph: the nodes in program order; inputs first, as nodes of op `ARG` or `VARIABLE`.
+      bodies: the function bodies of each While, If, Case and remaining call node.
+      flops: floating-point operations of the nodes that have many (matmul, conv, einsum).
+      variables: each VARIABLE node's variable, if it is a captured one.
+      inputs: the function's inputs.
+      control_outputs: nodes that must run although nothing reads them.
+      node_defs: TensorFlow's NodeDef of each node that is no input, without its inputs.
+      dtypes: of each node's outputs.
+      library: the functions that nodes refer to, by name.
+      signature: what callers see.
+      sources: the line of user code that made a node, for the nodes with the largest outputs.
+      bounds: values whose size depends on data (`tf.unique`, `tf.where`) with the largest shape
+        they can take, which is what is counted.
+      handles: each captured variable's handle when it was captured.
+      trace: the ConcreteFunction's name; "" if not all arguments have a size.
+      shapes: of the arguments, which the sizes hold for.
+    """
+
+    graph: Graph
+    bodies: Bodies
+    flops: Mapping[str, float]
+    variables: Mapping[str, tf.Variable]
+    inputs: tuple[Input, ...] = ()
+    control_outputs: tuple[str, ...] = ()
+    node_defs: Mapping[str, NodeDef] = field(default_factory=dict)
+    dtypes: Mapping[str, tuple[tf.DType, ...]] = field(default_factory=dict)
+    library: Mapping[str, FunctionDef] = field(default_factory=dict)
+    signature: Signature | None = None
+    workspace: Mapping[str, int] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+    bounds: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
+    handles: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
+    trace: str = ""
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+    def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
+        """Whether this is good for a call, flattened, of a ConcreteFunction.
+
+        It is for the function that was captured, if no dimension of an argument is larger.
+        """
+        if not self.trace or _trace_of(concrete, args) != self.trace:
+            return False
+        dimensions = zip(args, self.shapes, strict=True)
+        return all(a <= b for now, then in dimensions for a, b in zip(now.shape, then, strict=True))
+
+    def has_moved(self) -> bool:
+        """Whether a captured variable has another handle now: it lives elsewhere."""
+        return any(
+            self.handles[name]() is not variable.handle for name, variable in self.variables.items()
+        )
+
+    def source(self, node: str) -> str:
+        """Which variable a node is, or the line of user code that made it, as ``file:line``.
+
+        Lines are known of large nodes only; "" where nothing is known.
+        """
+        if node in self.variables:
+            return f"variable {self.variables[node].name}"
+        return self.sources.get(node, "")
+
+
+def _trace_of(concrete: Any, args: Sequence[tf.Tensor]) -> str:
+    """What names the trace of a call whose arguments all have a size; "" if one has none."""
+    has_sizes = all(a.dtype != tf.resource and a.shape.is_fully_defined() for a in args)
+    return concrete.name.decode() if has_sizes else ""
+
+
+def capture(
+    concrete: Any,
+    *,
+    device: str,
+    args: Sequence[tf.Tensor] | None = None,
+    known: Mapping[Value, tuple[int, ...]] | None = None,
+) -> Captured:
+    """Captures a ConcreteFunction for planning.
+
+    Args:
+      concrete: the function.
+      device: where nodes run that the user put nowhere; ``CPU:0`` or a full name.
+      args: actual arguments, flattened as the function takes them: their shapes stand in where the
+        trace left a dimension open. Sizes hold for these; the graph stays good for all.
+      known: shapes of values that cannot be inferred (what an iterator yields, for example).
+
+    Raises:
+      UnsupportedFunctionError: XLA compiles the function or a part of it, or a size is not known.
+      tfmem.Error: there is no such device.
+    """
+    refuse_compiled(concrete)
+    device = devices.full_name(device)
+    inputs = _inputs_of(concrete)
+    actual = dict(zip((i.name for i in inputs), args or (), strict=False))
+    places = {i.name: _place_of(i, actual.get(i.name), device) for i in inputs}
+    graph_def = grappler.optimize(concrete, inputs, places, device)
+    sums.split(graph_def, _SUMMED)
+    _refuse_old_loops(graph_def, concrete)
+    names = [op.name for op in concrete.graph.get_operations()]
+    kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
+    gone = reads.share(graph_def, {i.name for i in inputs if is_variable(i)}, kept, names)
+    nodes = graphdefs.program_order(graph_def, names)
+    _place_nodes(nodes, inputs, places, device)
+
+    sized, fixed = inference.import_sized(graph_def, inputs, actual, known or {}, concrete.graph)
+    reader = inference.Reader(sized, graph_def.library, fixed)
+    graph = Graph(
+        (
+            *(_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs),
+            *(reader.node(n) for n in nodes if n.name not in places),
+        ),
+        tuple(graphdefs.parse_value(t.name) for t in concrete.outputs),
+    )
+    bodies = {n.name: reader.bodies(n) for n in nodes if n.op in BODIES}
+    _refuse_unknown(reader.unknown, concrete)
+    must_run = sorted(op.name for op in concrete.graph.control_outputs)
+    return Captured(
+        graph=graph,
+        bodies=bodies,
+        flops=reader.flops,
+        workspace=reader.workspace,
+        variables={i.name: i.variable for i in inputs if i.variable is not None},
+        inputs=tuple(inputs),
+        control_outputs=tuple(name for name in must_run if name not in gone),
+        node_defs={n.name: graphdefs.bare(n) for n in nodes if n.name not in places},
+        dtypes=inference.dtypes_of(sized, inputs),
+        library={f.signature.name: f for f in graph_def.library.function},
+        signature=_signature_of(concrete),
+        sources=_sources(graph, concrete),
+        bounds={v: shape for v, shape in fixed.items() if reader.is_bounded(v)},
+        handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
+        trace=_trace_of(concrete, args or ()),
+        shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
+    )
+
+
+# What cannot be steered.
+
+
+def refuse_compiled(concrete: Any) -> None:
+    """Raises UnsupportedFunctionError if XLA compiles the function or one that it calls."""
+    definitions = [concrete.function_def]
+    definitions += [f.cached_definition for f in concrete.graph._functions.values()]
+    for definition in definitions:
+        attrs = definition.attr  # to look a missing one up would put an empty one there
+        if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
+            name = _plain_name(definition.signature.name)
+            raise UnsupportedFunctionError(
+                f"{name} is compiled by XLA (jit_compile=True), whose memory TensorFlow's executor "
+                "does not manage; use tf.function(jit_compile=False), "
+                "for Keras model.compile(..., jit_compile=False)"
+            )
+
+
+def _refuse_old_loops(graph_def: GraphDef, concrete: Any) -> None:
+    if loops := sorted({n.op for n in graph_def.node} & _LOOP_OPS):
+        raise UnsupportedFunctionError(
+            f"{_plain_name(concrete.name)} has loops of TensorFlow 1 ({', '.join(loops)}); "
+            "call tf.compat.v1.enable_control_flow_v2() before it is traced"
+        )
+
+
+def _plain_name(name: str | bytes) -> str:
+    text = name.decode() if isinstance(name, bytes) else name
+    return text.removeprefix("__inference_").rpartition("_")[0] or text
+
+
+# The function's inputs.
+
+
+def _inputs_of(concrete: Any) -> list[Input]:
+    graph = concrete.graph
+    variables = {id(v.handle): v for ref in graph._weak_variables if (v := ref()) is not None}
+    captured = concrete._captured_inputs
+    externals = {id(internal): external for external, internal in graph.captures}
+    deferred = list(graph.deferred_internal_captures)
+    closures = dict(zip(map(id, deferred), captured[len(externals) :], strict=False))
+    result = []
+    for tensor in graph.inputs:
+        external = externals.get(id(tensor), closures.get(id(tensor)))
+        variable = variables.get(id(external), _owner(external))
+        has_handle = tensor.dtype in (tf.resource, tf.variant)
+        result.append(
+            Input(
+                name=tensor.op.name,
+                dtype=tensor.dtype,
+                handle=handle_data_util.get_resource_handle_data(tensor) if has_handle else None,
+                shape=as_shape(tensor.shape),
+                variable=variable,
+                external=None if variable is not None else external,
+            )
+        )
+    return result
+
+
+def _owner(handle: Any) -> Any:
+    """The variable of a handle that was captured without it, by a raw op; None if it is none's."""
+    reference = getattr(handle, "_parent_trackable", None)
+    variable = reference() if reference is not None else None
+    is_its = isinstance(variable, tf.Variable) and getattr(variable, "_handle", None) is handle
+    return variable if is_its else None
+
+
+def _tensor_of(item: Input, actual: Any) -> Any:
+    """The tensor or handle that is passed for an input; None if it is not known."""
+    if item.variable is not None:
+        return item.variable.handle
+    tensor = actual if item.external is None else item.external
+    return getattr(tensor, "handle", tensor)
+
+
+def _place_of(item: Input, actual: Any, device: str) -> str:
+    tensor = _tensor_of(item, actual)
+    if item.dtype == tf.resource and isinstance(tensor, tf.Tensor) and tensor.device:
+        return str(tensor.device)
+    return device
+
+
+def _input_node(item: Input, actual: Any, place: str, reader: inference.Reader) -> Node:
+    tensor = _tensor_of(item, actual)
+    if is_variable(item):
+        held = item.handle.shape_and_type[0]
+        dtype, shape = tf.as_dtype(held.dtype), as_shape(tf.TensorShape(held.shape))
+        if (shape is None or None in shape) and hasattr(tensor, "numpy"):
+            shape = tuple(int(n) for n in tf.raw_ops.VariableShape(input=tensor))
+    else:
+        shape = as_shape(getattr(tensor, "shape", None))
+        dtype = item.dtype
+        if shape is None or None in shape:
+            shape = item.shape
+    return reader.input_node(item, dtype, shape, place)
+
+
+def _signature_of(concrete: Any) -> Signature:
+    graph = concrete.graph
+    by_ref = graph._function_captures
+    return Signature(
+        name=_plain_name(concrete.name),
+        function_type=concrete.function_type,
+        structured_inputs=graph.structured_input_signature,
+        arg_keywords=concrete._arg_keywords,
+        num_positional=concrete._num_positional_args,
+        attrs={k: v for k, v in concrete._attrs.items() if k != "_construction_context"},
+        deferred={
+            key: (closure, by_ref._by_ref_tracetype[key])
+            for key, closure in by_ref.by_ref_external.items()
+        },
+    )
+
+
+# Devices.
+
+
+def _place_nodes(
+    nodes: Iterable[NodeDef], inputs: Iterable[Input], places: Mapping[str, str], device: str
+) -> None:
+    """Gives each node its device: beside the resource it uses, else where the user put it.
+
+    What a GPU has no kernel for runs on the CPU beside it, as it does when TensorFlow places nodes.
+
+    The colocation that Grappler or the user asked for is dropped: it is obeyed by now, and would
+    contradict a node that a pass moves.
+    """
+    resource_place = {i.name: places[i.name] for i in inputs if i.dtype == tf.resource}
+    for node in nodes:
+        if node.name in places:
+            continue
+        node.attr.pop("_class", None)
+        node.attr.pop("_output_shapes", None)
+        node.device = graphdefs.merged_device(node.device, device)
+        if node.op not in BODIES:
+            for source in node.input:
+                if (place := resource_place.get(source.partition(":")[0])) is not None:
+                    node.device = place
+                    break
+        kind = device_names.kind(node.device)
+        if kind != "CPU" and not kernels.runs_on(node, kind):
+            node.device = device_names.cpu_of(node.device)
+        if node.op in ("Identity", "VarHandleOp") and _is_resource(node):
+            resource_place[node.name] = node.device
+
+
+def _is_resource(node: NodeDef) -> bool:
+    return bool(node.op == "VarHandleOp" or node.attr["T"].type == tf.resource.as_datatype_enum)
+
+
+# Errors.
+
+
+def _sources(graph: Graph, concrete: Any) -> dict[str, str]:
+    """Lines of user code of the largest nodes; to look up one takes 50 microseconds."""
+    largest = sorted(graph.nodes, key=lambda n: max(n.nbytes, default=0), reverse=True)
+    operations = {op.name: op for op in concrete.graph.get_operations()}
+    names = [node.name for node in largest if node.name in operations][:_MAX_SOURCES]
+    return {name: _user_line(operations[name]) for name in names}
+
+
+_NOT_USERS = (
+    "/tensorflow/",
+    "/keras/",
+    "/tf_keras/",
+    "<",
+    f"{Path(__file__).parents[1].as_posix()}/",
+)
+
+
+def _user_line(operation: Any) -> str:
+    """The innermost frame outside TensorFlow, Keras and tfmem, as ``file:line``; "" if none is.
+
+    TensorFlow's object for the traceback must not outlive the graph: its address is used again for
+    the next one, and creating an op then fails.
+    """
+    for frame in reversed(operation.traceback.get_user_frames()):
+        path = frame.filename.replace("\\", "/")
+        if not any(part in path for part in _NOT_USERS):
+            return f"{frame.filename}:{frame.lineno}"
+    return ""
+
+
+def _refuse_unknown(unknown: Sequence[tuple[Value, str]], concrete: Any) -> None:
+    if not unknown:
+        return
+    operations = {op.name: op for op in concrete.graph.get_operations()}
+    named = []
+    for value, op in unknown[:5]:
+        line = _user_line(operations[value.node]) if value.node in operations else ""
+        named.append(f"{value} ({op}{', ' + line if line else ''})")
+    more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+    raise UnsupportedFunctionError(
+        f"{_plain_name(concrete.name)}: the size of {', '.join(named)}{more} is not known before "
+        "the step runs; fix the shapes, for example with dataset.batch(n, drop_remainder=True), "
+        "tf.ensure_shape, or an input_signature without None"
+    )

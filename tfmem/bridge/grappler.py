@@ -1,0 +1,142 @@
+"""Grappler, TensorFlow's optimizer of graphs, run ahead of time as when a function is called.
+
+The graph that comes out is the one that TensorFlow would run, so that numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# Private parts of TensorFlow; seen to work with 2.21.
+from tensorflow.core.protobuf import (
+    config_pb2,
+    device_properties_pb2,
+    meta_graph_pb2,
+    rewriter_config_pb2,
+)
+from tensorflow.python.eager import context as eager_context
+from tensorflow.python.grappler import cluster, tf_optimizer
+
+from tfmem.bridge import graphdefs
+from tfmem.bridge.graphdefs import GraphDef, NodeDef
+from tfmem.bridge.inference import BODIES, Input
+from tfmem.runtime.devices import full_name
+
+
+def optimize(
+    concrete: Any, inputs: Sequence[Input], places: Mapping[str, str], device: str
+) -> GraphDef:
+    """A function's graph after Grappler, nested calls inlined, inputs and outputs kept.
+
+    Args:
+      concrete: the function.
+      inputs: its inputs.
+      places: the device of each input.
+      device: that of the nodes which the user put nowhere: none is fused without one.
+    """
+    meta_graph = meta_graph_pb2.MetaGraphDef()
+    graph_def = meta_graph.graph_def
+    graph_def.CopyFrom(concrete.graph.as_graph_def())
+    number = {item.name: i for i, item in enumerate(inputs)}
+    for node in graph_def.node:
+        if (index := number.get(node.name)) is None:
+            node.device = graphdefs.merged_device(node.device, device)
+        else:
+            _make_argument(node, inputs[index], index)
+            node.device = places[node.name]
+
+    _place_bodies(graph_def, device)
+
+    names = [item.name for item in inputs] + [t.name for t in concrete.outputs]
+    names += [op.name for op in concrete.graph.control_outputs]
+    meta_graph.collection_def["train_op"].node_list.value.extend(names)
+    known = _machine(gpus())
+    return tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
+
+
+def gpus() -> dict[str, Mapping[str, Any]]:
+    """What TensorFlow tells of each GPU that it uses, by its full name: "device_name" and more."""
+    physical = tf.config.list_physical_devices("GPU")
+    if not physical:
+        return {}
+    details = tf.config.experimental.get_device_details(physical[0])
+    return {full_name(device.name): details for device in tf.config.list_logical_devices("GPU")}
+
+
+def _machine(gpus: Mapping[str, Mapping[str, Any]]) -> Any:
+    """The devices that Grappler is to reckon with; None where there is no GPU.
+
+    Its layout optimizer looks for GPUs, and asks how new they are, before it turns pictures over.
+    """
+    if not gpus:
+        return None
+    devices = []
+    for name, details in gpus.items():
+        properties = device_properties_pb2.DeviceProperties(type="GPU")
+        properties.model = str(details.get("device_name", ""))
+        version = details.get("compute_capability", ())
+        properties.environment["architecture"] = ".".join(map(str, version))
+        devices.append(device_properties_pb2.NamedDevice(name=name, properties=properties))
+    return cluster.Cluster(devices=devices)
+
+
+def _place_bodies(graph_def: GraphDef, device: str) -> None:
+    """Gives nodes of loops and branches the device, without which Grappler fuses none of them.
+
+    What uses a resource stays open: it goes where the resource is when the function runs.
+    """
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    waiting = list(graph_def.node)
+    while waiting:
+        node = waiting.pop()
+        for attr in BODIES.get(node.op, ()):
+            value = node.attr[attr]
+            for called in value.list.func or (value.func,):
+                if (function := functions.pop(called.name, None)) is None:
+                    continue
+                resource = tf.resource.as_datatype_enum
+                handles = {a.name for a in function.signature.input_arg if a.type == resource}
+                for inner in function.node_def:
+                    if handles.isdisjoint(inner.input) and inner.op not in BODIES:
+                        inner.device = graphdefs.merged_device(inner.device, device)
+                waiting += function.node_def
+
+
+def _config() -> Any:
+    """The user's own settings, for graphs of every size, with loops kept as While nodes."""
+    config = config_pb2.ConfigProto()
+    config.CopyFrom(eager_context.context().config)
+    config.experimental.executor_type = "SINGLE_THREADED_EXECUTOR"  # only here: keeps While whole
+    rewrites = config.graph_options.rewrite_options
+    rewrites.min_graph_nodes = -1
+    # It would turn large sums into accumulations whose order, and so rounding, varies between runs.
+    rewrites.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    if rewrites.disable_meta_optimizer:  # calls must be inlined even so
+        rewrites.disable_meta_optimizer = False
+        del rewrites.optimizers[:]
+        rewrites.optimizers.append("function")
+    return config
+
+
+def _make_argument(node: NodeDef, item: Input, index: int) -> None:
+    """Makes an input's node one whose shape Grappler knows, as it does when TensorFlow calls it.
+
+    It takes a placeholder's for unknown, since another could be fed. What it does not see, a shape
+    or that behind a handle, it neither folds nor sorts products by.
+    """
+    node.Clear()
+    node.name = item.name
+    if item.dtype in (tf.resource, tf.variant):
+        node.op = "_Arg"
+        node.attr["T"].type = item.dtype.as_datatype_enum
+        node.attr["index"].i = index
+        for held in item.handle.shape_and_type if item.handle is not None else ():
+            node.attr["_handle_dtypes"].list.type.append(held.dtype)
+            node.attr["_handle_shapes"].list.shape.append(held.shape)
+    else:
+        node.op = "FakeParam"
+        node.attr["dtype"].type = item.dtype.as_datatype_enum
+        node.attr["shape"].shape.CopyFrom(tf.TensorShape(item.shape).as_proto())

@@ -1,0 +1,82 @@
+"""What kernels TensorFlow has for a node: whether a device can run it, what it leaves on the host.
+
+Known for devices that are not there, too: kernels are registered when TensorFlow is loaded.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+# Private parts of TensorFlow; seen to work with 2.21.
+from tensorflow.python.framework import kernels, op_def_registry
+
+from tfmem.bridge.graphdefs import NodeDef, output_count
+
+_FOR_ANY = "DEFAULT"
+"""Kind of device of kernels that stand for all kinds which have none of their own."""
+
+
+def runs_on(node: NodeDef, kind: str) -> bool:
+    """Whether a kind of device, such as "GPU", has a kernel for a node.
+
+    True for calls of functions, which TensorFlow spreads over devices.
+    """
+    return op_def_registry.get(node.op) is None or _kernel_of(node, kind) is not None
+
+
+def host_outputs(node: NodeDef, kind: str) -> frozenset[int]:
+    """Outputs that a node's kernel leaves in the memory of the host; most of a GPU's int32 are."""
+    kernel = _kernel_of(node, kind)
+    if kernel is None or not kernel.host_memory_arg:
+        return frozenset()
+    found: set[int] = set()
+    index = 0
+    for output in op_def_registry.get(node.op).output_arg:
+        count = output_count(output, node)
+        if output.name in kernel.host_memory_arg:
+            found.update(range(index, index + count))
+        index += count
+    return frozenset(found)
+
+
+def keeps_arguments_on_host(dtype: Any) -> bool:
+    """Whether a GPU reads the arguments of a function of this type in the memory of the host."""
+    node = tf.compat.v1.NodeDef(op="_Arg")
+    node.attr["T"].type = dtype.as_datatype_enum
+    return bool(host_outputs(node, "GPU"))
+
+
+def _kernel_of(node: NodeDef, kind: str) -> Any:
+    """The KernelDef that TensorFlow would take; None if there is none."""
+    for wanted in (kind, _FOR_ANY):
+        fitting = [kernel for kernel in _kernels(node.op, wanted) if _fits(kernel, node)]
+        if fitting:
+            return max(fitting, key=lambda kernel: kernel.priority)
+    return None
+
+
+@functools.cache
+def _kernels(op: str, kind: str) -> tuple[Any, ...]:
+    found = kernels.get_registered_kernels_for_op(op).kernel
+    return tuple(kernel for kernel in found if kernel.device_type == kind)
+
+
+def _fits(kernel: Any, node: NodeDef) -> bool:
+    label = node.attr["_kernel"].s.decode() if "_kernel" in node.attr else ""
+    return kernel.label == label and all(
+        set(_types(node, one.name)) <= set(one.allowed_values.list.type)
+        for one in kernel.constraint
+    )
+
+
+def _types(node: NodeDef, name: str) -> list[int]:
+    """A node's attribute as types; the op's default where the node has none."""
+    if name in node.attr:
+        value = node.attr[name]
+    else:
+        op = op_def_registry.get(node.op)
+        value = next(attr.default_value for attr in op.attr if attr.name == name)
+    return [value.type] if value.type else list(value.list.type)

@@ -1,0 +1,140 @@
+"""Prices of a captured function on this machine: sizes, a probed link, traced steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tfmem.bridge.capture import Captured
+from tfmem.costs import history, profiler
+from tfmem.costs.static import static_costs, with_link, with_measured
+from tfmem.costs.types import Costs, Link, Measured, Rates
+from tfmem.graph.device_names import is_gpu
+from tfmem.graph.device_names import kind as kind_of
+from tfmem.graph.ir import Graph
+from tfmem.plan import Plan, moved_with
+from tfmem.planning.request import Request
+from tfmem.runtime.limited import is_out_of_memory
+from tfmem.simulation.callers import with_bodies
+
+_log = logging.getLogger("tfmem")
+
+Probe = TypeVar("Probe", Rates, Link)
+
+_WARM_UP = 1
+_TRACED = 3
+"""Steps that run before any is traced, and steps that are."""
+
+
+def price(captured: Captured, graph: Graph, request: Request, profile: str) -> Costs:
+    """Costs of a graph, as good as the profile allows and as far as they are known.
+
+    Args:
+      captured: the function.
+      graph: what is planned of it.
+      request: what it is planned for.
+      profile: "static" takes sizes and the rates of a usual device; otherwise the device, a GPU's
+        host and the link are probed (once on each machine), and seconds measured before are used.
+    """
+    is_static = profile == "static" or request.budget is None
+    has_host = not is_static and bool(request.host and request.techniques & {"swap", "place"})
+    costs = static_costs(
+        graph,
+        flops=captured.flops,
+        workspace=captured.workspace,
+        device=request.device,
+        rates=None if is_static else rates_of(request.device),
+        host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,
+    )
+    costs = with_bodies(costs, graph, captured.bodies, request.device)
+    if is_static:
+        return costs
+    if has_host:
+        link = link_of(request.device, request.host)
+        costs = with_link(costs, link) if link else costs
+    known = measured(graph, request)
+    return with_measured(costs, graph, known) if known else costs
+
+
+def measured(graph: Graph, request: Request) -> Measured | None:
+    """What nodes took in steps traced before; None if none were."""
+    return history.measured_of(graph, request.device, profiler.machine())
+
+
+def rates_of(device: str) -> Rates | None:
+    """How fast a device computes, probed once on each machine; None if it has no room for that."""
+    return _known(Rates, lambda side: profiler.probe_rates(device, side), device)
+
+
+def link_of(device: str, host: str) -> Link | None:
+    """How fast copies between two devices are, likewise."""
+    return _known(Link, lambda side: profiler.probe_link(device, host, side), device, host)
+
+
+def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> Probe | None:
+    """What was probed before of some devices, or is now; None if they have no room for that.
+
+    Only what the largest probe finds is kept for later.
+    """
+    machine = profiler.machine()
+    known: Probe | None = history.probed(kind, machine, *devices)
+    if known is not None:
+        return known
+    sides = profiler.PROBE_SIDES[kind_of(devices[0])]
+    for side in sides:
+        try:
+            found = probe(side)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            continue
+        if side == sides[0]:
+            history.keep_probe(found, machine, *devices)
+        return found
+    _log.info("%s cannot be probed, usual rates are taken: no room", " and ".join(devices))
+    return None
+
+
+class Tracing:
+    """The steps of a user that are traced, one after the other, until enough are."""
+
+    def __init__(self, graph: Graph, request: Request, plan: Plan) -> None:
+        self._graph, self._request = graph, request
+        self._on_host = moved_with(plan.placements)
+        if request.host:
+            self._on_host |= {node.name for node in graph.nodes if node.device == request.host}
+        self._steps: list[Measured] = []
+        self._left = _WARM_UP + _TRACED
+
+    @property
+    def is_done(self) -> bool:
+        """Whether enough steps were traced, or none can be."""
+        return self._left == 0
+
+    def run(self, step: Callable[[], Any]) -> Any:
+        """Runs a step, traced unless it warms up; what is measured is kept after the last."""
+        self._left -= 1
+        if self._left >= _TRACED:
+            return step()
+        if not profiler.start():
+            self._left = 0
+            return step()
+        try:
+            result = step()
+        finally:
+            traced = profiler.stop(self._request.device)
+        self._steps.append(traced)
+        if self.is_done:
+            self._keep()
+        return result
+
+    def _keep(self) -> None:
+        found, there = profiler.usual(self._steps), self._on_host
+        found = replace(
+            found,
+            seconds={name: taken for name, taken in found.seconds.items() if name not in there},
+            host_seconds={name: taken for name, taken in found.seconds.items() if name in there},
+        )
+        history.keep_measured(self._graph, self._request.device, profiler.machine(), found)

@@ -1,0 +1,131 @@
+"""What is asked of the planner: devices found, limits filled in, what others hold on the device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfmem.bridge.capture import Captured
+from tfmem.errors import Error, HostMemoryError
+from tfmem.options import Options
+from tfmem.plan import Plan
+from tfmem.planning.request import Request
+from tfmem.runtime import devices, memory, variables
+from tfmem.runtime import host as host_module
+from tfmem.units import format_bytes
+
+_log = logging.getLogger("tfmem")
+
+_ROOM_FOR_VARIABLES = 0.8
+"""Part of the budget that variables made while tracing, and those before them, may fill."""
+
+_LEAST_BESIDE = 0.02
+"""Part of the budget that others may hold without being counted: predictions are no better."""
+
+_STEPS_BESIDE = 256
+"""Bytes of others are rounded up to the budget over this, so that plans can be found again."""
+
+
+def requests_of(options: Options) -> tuple[Request, ...]:
+    """What is asked for each scarce device: devices found, limits filled in.
+
+    Raises:
+      tfmem.Error: a device does not exist, or the host of one is a scarce device.
+    """
+    names = [devices.full_name(device or devices.scarce()) for device in options.devices]
+    return tuple(
+        _request(options, device, host, names)
+        for device, host in zip(names, options.hosts, strict=True)
+    )
+
+
+def _request(options: Options, device: str, named: str | None, scarce: Sequence[str]) -> Request:
+    host = devices.full_name(named) if named else variables.default_host(device)
+    if host in scarce:
+        raise Error(
+            f"host={named!r} is a device whose memory is scarce ({host}): nothing would "
+            "be freed by moving tensors there. Name a device with memory of its own: start "
+            "tfmem.host_process() and pass the name that it yields"
+        )
+    most = memory.device_limit(device)
+    budget = options.budget
+    if budget is None and options.strategy is None:
+        budget = most
+    if budget is not None and most is not None and budget > most:
+        _log.warning(
+            "the budget of %s is above what %s has; its limit of %s holds",
+            format_bytes(budget),
+            device,
+            format_bytes(most),
+        )
+        budget = most
+    techniques = options.techniques if host else options.techniques - {"swap", "place"}
+    if options.budget is not None and not techniques:
+        why = (
+            "all of them need a host, and there is none"
+            if options.techniques
+            else "none is allowed"
+        )
+        raise Error(
+            f"techniques={sorted(options.techniques)}: {why}; allow order or recompute, or name a "
+            "device in host=... (tfmem.host_process() lends the memory of a second process)"
+        )
+    limit = memory.region_bytes(device)
+    return Request(
+        device=device,
+        host=host,
+        budget=budget,
+        techniques=techniques,
+        limit=limit,
+        max_slowdown=options.max_slowdown,
+    )
+
+
+def have_room(created: Sequence[tf.Variable], concrete: Any, request: Request) -> bool:
+    """Whether variables that were just made on the host fit on the device beside the others.
+
+    Then the planner may choose where each of them lives.
+    """
+    if request.budget is None:
+        return True
+    near = [one for one in concrete.graph.variables if one.device == request.device]
+    nbytes = sum(one.shape.num_elements() * one.dtype.size for one in (*near, *created))
+    return bool(nbytes <= _ROOM_FOR_VARIABLES * request.budget)
+
+
+def check_host_memory(plan: Plan) -> None:
+    """Raises HostMemoryError if the host has less free memory than the plan needs."""
+    free = host_module.free_bytes(plan.host) if plan.host else None
+    if free is not None and plan.host_bytes > free:
+        raise HostMemoryError(
+            f"the plan needs {format_bytes(plan.host_bytes)} on {plan.host}, where "
+            f"{format_bytes(free)} are free; raise the budget, so that less leaves the device, or "
+            "free memory on the host"
+        )
+
+
+def bytes_beside(captured: Captured, request: Request) -> int:
+    """Bytes in use on the device that are no part of the function, such as another model's.
+
+    0 if there is no budget, or if the allocator keeps no statistics.
+    """
+    if not request.budget:
+        return 0
+    try:
+        current, _ = memory.memory_info(request.device)
+    except Error:
+        return 0
+    elsewhere = {name for name, one in captured.variables.items() if one.device != request.device}
+    own = sum(
+        sum(node.nbytes)
+        for node in captured.graph.nodes
+        if node.is_input and node.name not in elsewhere
+    )
+    beside = current - own
+    if beside < _LEAST_BESIDE * request.budget:
+        return 0
+    step = max(1, request.budget // _STEPS_BESIDE)
+    return -(-beside // step) * step

@@ -1,0 +1,50 @@
+"""A graph with a plan's clones in it: how recomputations are both judged and carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tfmem.errors import Error
+from tfmem.graph.ir import Graph, Node, Value
+from tfmem.plan import Recomputation
+
+
+def with_clones(graph: Graph, recomputations: Iterable[Recomputation]) -> Graph:
+    """Adds each recomputation's clone right behind its node and lets its users read it.
+
+    That place is behind all that the clone reads and before all who read it, whatever the plan's
+    order will be.
+
+    Raises:
+      Error: a recomputation names a node that does not exist, or a user that does not read it.
+    """
+    clones: dict[str, list[Node]] = {}
+    reads: dict[str, dict[str, str]] = {}  # user -> node -> the clone of it that it reads
+    for again in recomputations:
+        node = graph.by_name.get(again.node)
+        if node is None:
+            raise Error(f"recomputation: the graph has no node {again.node}; plan for this graph")
+        made = replace(node, name=again.clone, origin=node.origin or node.name)
+        clones.setdefault(again.node, []).append(made)
+        for user in again.users:
+            if reads.setdefault(user, {}).setdefault(again.node, again.clone) != again.clone:
+                raise Error(f"recomputation of {again.node}: {user} has another clone of it")
+    if not clones:
+        return graph
+    nodes = []
+    for node in graph.nodes:
+        for one in (node, *clones.get(node.name, ())):
+            nodes.append(_rewired(one, reads.pop(one.name, {})))
+    if reads:
+        raise Error(f"recomputation: the graph has no node {min(reads)} to read a clone")
+    return Graph(tuple(nodes), graph.outputs)
+
+
+def _rewired(node: Node, clones: dict[str, str]) -> Node:
+    if not clones:
+        return node
+    if missing := sorted(clones.keys() - {value.node for value in node.inputs}):
+        raise Error(f"recomputation of {missing[0]}: {node.name} does not read it")
+    inputs = tuple(Value(clones.get(value.node, value.node), value.index) for value in node.inputs)
+    return replace(node, inputs=inputs)

@@ -1,0 +1,209 @@
+"""A graph as integers: what the replay of `liveness` and the search of `planning.order` run on.
+
+Nodes are numbered by their place in `Graph.nodes`, values consecutively in the same order. The form
+depends on the graph alone (not on order, plan or device) and is made once for each graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tfmem.errors import Error
+from tfmem.graph import ops
+from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
+
+PLAIN, VIEW, READ, UPDATE, ASSIGN, KEPT, HANDLE = range(7)
+"""What a node does with buffers: makes new ones (taking inputs over where it may), gives out an
+input's, gives out a variable's, updates variables, lets a variable adopt an input's buffer, gives
+out buffers that live as long as the step, gives out variable handles."""
+
+
+@dataclass(slots=True)
+class Compact:
+    """The graph as integers; every list is indexed by node or by value number.
+
+    Attributes:
+      names: name of each node.
+      priced: name under which `Costs` has each node: a clone's is its original's.
+      number: number of each node by its name.
+      first: number of each node's first value; one more at the end.
+      nbytes: exact size of each value; for a VARIABLE node's output that of the variable.
+      uses: how many times each value is read, counting each edge and each return.
+      returned: which values are outputs of the function, as a set of numbers.
+      reads: values each node reads, one entry for each edge; handles of variables left out.
+      kind: PLAIN, VIEW, READ, UPDATE, ASSIGN, KEPT or HANDLE.
+      source: the value whose buffer a VIEW gives out or an ASSIGN adopts, else -1.
+      takes: for PLAIN nodes, values whose buffer an output may take over, in order of preference.
+      taker: the value that takes it over, else -1.
+      outputs: each node's values in the order in which they are allocated.
+      variables: numbers of the variables each node holds, reads or updates.
+      copied: numbers of the variables in copy-on-read mode.
+      variable_nodes: node of each variable.
+      predecessors: nodes each node waits for, each once.
+      successors: nodes that wait for each node, each once.
+      is_input: whether each node is an input of the function.
+      may_repeat: whether running each node once more changes nothing and gives the same.
+      producer: node of each value.
+    """
+
+    names: list[str] = field(default_factory=list)
+    priced: list[str] = field(default_factory=list)
+    number: dict[str, int] = field(default_factory=dict)
+    first: list[int] = field(default_factory=lambda: [0])
+    nbytes: list[int] = field(default_factory=list)
+    uses: list[int] = field(default_factory=list)
+    returned: set[int] = field(default_factory=set)
+    reads: list[tuple[int, ...]] = field(default_factory=list)
+    kind: list[int] = field(default_factory=list)
+    source: list[int] = field(default_factory=list)
+    takes: list[tuple[int, ...]] = field(default_factory=list)
+    taker: list[int] = field(default_factory=list)
+    outputs: list[Sequence[int]] = field(default_factory=list)
+    variables: list[tuple[int, ...]] = field(default_factory=list)
+    copied: set[int] = field(default_factory=set)
+    variable_nodes: list[int] = field(default_factory=list)
+    predecessors: list[tuple[int, ...]] = field(default_factory=list)
+    successors: list[list[int]] = field(default_factory=list)
+    is_input: list[bool] = field(default_factory=list)
+    may_repeat: list[bool] = field(default_factory=list)
+    producer: list[int] = field(default_factory=list)
+
+    def value(self, number: int) -> Value:
+        """The value of this number."""
+        node = self.producer[number]
+        return Value(self.names[node], number - self.first[node])
+
+    def is_copy(self, node: int) -> bool:
+        """Whether a node is a read or an assignment of a variable in copy-on-read mode."""
+        is_whole = self.kind[node] in (READ, ASSIGN)
+        return is_whole and not self.copied.isdisjoint(self.variables[node])
+
+    def number_of(self, value: Value) -> int:
+        """The number of a value.
+
+        Raises:
+          Error: the graph has no such value.
+        """
+        node = self.number.get(value.node)
+        if node is None or not 0 <= value.index < self.first[node + 1] - self.first[node]:
+            raise Error(f"the graph has no value {value}; name an output of one of its nodes")
+        return self.first[node] + value.index
+
+
+def compact(graph: Graph) -> Compact:
+    """The compact form of a graph, made once and kept beside the graph's own indices."""
+    kept = graph.__dict__.get("_compact")
+    if kept is None:
+        kept = graph.__dict__["_compact"] = _make(graph)
+    assert isinstance(kept, Compact)
+    return kept
+
+
+def _make(graph: Graph) -> Compact:
+    made = Compact()
+    handles: dict[int, int] = {}  # value number -> variable it is a handle of
+    for node in graph.nodes:
+        made.number[node.name] = len(made.names)
+        made.names.append(node.name)
+        made.priced.append(node.origin or node.name)
+        made.is_input.append(node.is_input)
+        made.may_repeat.append(not ops.facts_of(node.op).is_stateful)
+        _add_values(made, node, handles)
+        _add_node(made, node, handles)
+    made.returned = {v for v in map(made.number_of, graph.outputs) if v not in handles}
+    _count_uses(made, map(made.number_of, graph.outputs))
+    made.successors = [[] for _ in made.names]
+    for node_number, before in enumerate(made.predecessors):
+        for other in before:
+            made.successors[other].append(node_number)
+    return made
+
+
+def _add_values(made: Compact, node: Node, handles: dict[int, int]) -> None:
+    number, first = len(made.names) - 1, made.first[-1]
+    made.first.append(first + len(node.nbytes))
+    made.producer.extend([number] * len(node.nbytes))
+    made.nbytes.extend(node.nbytes)
+    if node.op == VARIABLE:
+        handles[first] = len(made.variable_nodes)
+        made.variable_nodes.append(number)
+
+
+def _add_node(made: Compact, node: Node, handles: dict[int, int]) -> None:
+    facts = ops.facts_of(node.op)
+    try:
+        inputs = [made.first[made.number[value.node]] + value.index for value in node.inputs]
+        before = dict.fromkeys(made.number[name] for name in node.predecessors)
+    except KeyError as error:
+        raise Error(
+            f"node {node.name} ({node.op}) stands before {error} which it waits for; "
+            "put the nodes in a topological order"
+        ) from error
+    made.predecessors.append(tuple(before))
+    touched = tuple(handles[inputs[i]] for i in facts.writes if inputs[i] in handles)
+    if not touched and facts.reads is not None and inputs[facts.reads] in handles:
+        touched = (handles[inputs[facts.reads]],)
+    if facts.is_sparse:
+        made.copied.update(touched)
+    if node.op == VARIABLE:
+        touched = (len(made.variable_nodes) - 1,)
+    made.variables.append(touched)
+
+    kind, source = _kind_of(node, facts, inputs, handles, touched)
+    if kind == HANDLE and node.op != VARIABLE:
+        handles[made.first[-2]] = handles[source]
+    made.kind.append(kind)
+    made.source.append(source if kind in (VIEW, ASSIGN) else -1)
+    made.reads.append(tuple(v for v in inputs if v not in handles))
+    _add_outputs(made, kind, facts, inputs)
+
+
+def _kind_of(
+    node: Node,
+    facts: ops.Facts,
+    inputs: list[int],
+    handles: dict[int, int],
+    touched: tuple[int, ...],
+) -> tuple[int, int]:
+    shares = node.shares if node.shares is not None else facts.shares
+    if node.op == VARIABLE:
+        return HANDLE, -1
+    if touched and facts.is_sparse:
+        return PLAIN, -1  # in place whoever reads: copy-on-read leaves the variable its own buffer
+    if node.op in (ARG, "Const"):
+        return KEPT, -1
+    if touched and node.op == "AssignVariableOp":
+        return ASSIGN, inputs[1]
+    if touched and facts.writes:
+        return UPDATE, -1
+    if touched and facts.shares is not None:
+        return READ, -1
+    if shares is not None and shares < len(inputs):
+        return (HANDLE if inputs[shares] in handles else VIEW), inputs[shares]
+    return PLAIN, -1
+
+
+def _add_outputs(made: Compact, kind: int, facts: ops.Facts, inputs: list[int]) -> None:
+    first, end = made.first[-2:]
+    output = first + facts.taker
+    takes: list[int] = []
+    if kind == PLAIN and facts.inplace and output < end and made.nbytes[output] > 0:
+        for i in facts.inplace:
+            if i < len(inputs) and made.nbytes[inputs[i]] == made.nbytes[output]:
+                takes.append(inputs[i])
+    made.takes.append(tuple(takes))
+    made.taker.append(output if takes else -1)
+    outputs: Sequence[int] = range(first, end)
+    if (last := facts.last) is not None:
+        outputs = sorted(outputs, key=lambda value: value == first + last)
+    made.outputs.append(outputs)
+
+
+def _count_uses(made: Compact, outputs: Iterable[int]) -> None:
+    made.uses = [0] * len(made.nbytes)
+    for reads in made.reads:
+        for value in reads:
+            made.uses[value] += 1
+    for value in outputs:
+        made.uses[value] += 1

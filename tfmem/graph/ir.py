@@ -1,0 +1,124 @@
+"""The graph that tfmem plans and rewrites: frozen data with cached indices, free of TensorFlow.
+
+A `Graph` is a tuple of `Node`s in execution order plus the values it returns. Node attributes
+(dtype, shapes, kernels' parameters) stay behind in `capture`; what is kept here is what planning
+needs: who reads what, how many bytes each output takes, and on which device a node runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+ARG = "_Arg"
+"""Op of a function input that is a tensor (or a resource that is not a variable: 0 bytes)."""
+
+VARIABLE = "_Variable"
+"""Op of a function input that is a variable's handle; its bytes are those of the variable."""
+
+
+class Value(NamedTuple):
+    """One output of one node, written ``node:index``."""
+
+    node: str
+    index: int = 0  # type: ignore[assignment]  # tuple.index is never wanted here
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operation.
+
+    Attributes:
+      name: unique in its graph.
+      op: TensorFlow's op type, or `ARG` or `VARIABLE` for a function input.
+      inputs: the values read, in the order of the op's arguments.
+      after: names of nodes that must have finished first (TensorFlow's control inputs).
+      nbytes: exact size in bytes of each output; as long as the node has outputs.
+      device: full TensorFlow device name, such as ``/job:localhost/.../device:CPU:0``.
+      origin: for a node made by a pass, the captured node it is a clone or a copy of; else "".
+      shares: index of the input whose buffer all outputs share, where that depends on attributes
+        (a slice along the first dimension); None where `ops` knows it from the op type.
+    """
+
+    name: str
+    op: str
+    inputs: tuple[Value, ...] = ()
+    after: tuple[str, ...] = ()
+    nbytes: tuple[int, ...] = ()
+    device: str = ""
+    origin: str = ""
+    shares: int | None = None
+
+    @property
+    def is_input(self) -> bool:
+        """Whether this node is an input of the function rather than a computation."""
+        return self.op in (ARG, VARIABLE)
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """This node's outputs."""
+        return tuple(Value(self.name, i) for i in range(len(self.nbytes)))
+
+    @property
+    def predecessors(self) -> Iterator[str]:
+        """Names of the nodes this one waits for, data first; a name may come more than once."""
+        for value in self.inputs:
+            yield value.node
+        yield from self.after
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in execution order and the values returned.
+
+    `nodes` is a topological order of data and control edges. TensorFlow obeys the data and
+    control edges only; `passes.linearise` turns the order into control edges.
+    """
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...] = ()
+
+    @cached_property
+    def by_name(self) -> dict[str, Node]:
+        """Each node by its name."""
+        return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def position(self) -> dict[str, int]:
+        """Each node's place in `nodes`."""
+        return {node.name: i for i, node in enumerate(self.nodes)}
+
+    @cached_property
+    def consumers(self) -> dict[Value, tuple[str, ...]]:
+        """Names of the nodes that read each value, in execution order, each named once."""
+        readers: dict[Value, list[str]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.inputs):
+                readers.setdefault(value, []).append(node.name)
+        return {value: tuple(names) for value, names in readers.items()}
+
+    @cached_property
+    def successors(self) -> dict[str, tuple[str, ...]]:
+        """Names of the nodes that wait for each node by data or control, in execution order."""
+        waiting: dict[str, list[str]] = {node.name: [] for node in self.nodes}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.predecessors):
+                waiting[name].append(node.name)
+        return {name: tuple(names) for name, names in waiting.items()}
+
+    def nbytes(self, value: Value) -> int:
+        """Size of a value in bytes."""
+        return self.by_name[value.node].nbytes[value.index]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __str__(self) -> str:
+        from tfmem.graph import text
+
+        return text.to_text(self)

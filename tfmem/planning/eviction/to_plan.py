@@ -1,0 +1,166 @@
+"""A schedule as a plan: names for its steps, and copies that start before they are waited for."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+from tfmem.graph.ir import Value
+from tfmem.plan import Fetch, Placement, Plan, Recomputation, Transfer, clone_name
+from tfmem.planning.eviction.problem import Stage
+from tfmem.planning.eviction.rehearsal import Crossing, Schedule, Step
+
+
+def plan_of(
+    schedule: Schedule,
+    stage: Stage,
+    base: Sequence[int],
+    away: Sequence[str],
+    beside: Mapping[str, str],
+    limit: int,
+) -> Plan:
+    """The plan that carries a schedule out, its predictions and devices not yet filled in.
+
+    Args:
+      schedule: what was rehearsed.
+      stage: where.
+      base: every node of the graph, in the order that was rehearsed.
+      away: variables that live on the host.
+      beside: nodes that run on the host: {node: the variable that it is beside}.
+      limit: bytes that copies on their way back may fill up to.
+    """
+    triggers = _prefetched(schedule, stage, limit)
+    transfers: dict[str, list[Transfer]] = {variable: [] for variable in away}
+    evictions = []
+    for (step, index), crossing in schedule.crossings.items():
+        value = Value(_name(stage, step), index)
+        transfer = _transfer(stage, schedule, value, crossing, triggers)
+        owner = _owner(stage, step.node, index, beside)
+        if owner:
+            transfers[owner].append(transfer)
+        elif transfer.fetches:
+            evictions.append(transfer)
+    moved: dict[str, list[str]] = {variable: [] for variable in transfers}
+    for number in base:
+        name = stage.form.names[number]
+        if name in beside:
+            moved[beside[name]].append(name)
+    return Plan(
+        order=_order(schedule, stage, base),
+        recomputations=tuple(
+            Recomputation(
+                stage.form.names[step.node],
+                tuple(_name(stage, user) for user in dict.fromkeys(users)),
+                step.turn,
+            )
+            for step, users in schedule.clones.items()
+        ),
+        evictions=tuple(evictions),
+        placements=tuple(
+            Placement(variable, tuple(moved[variable]), tuple(transfers[variable]))
+            for variable in transfers
+        ),
+    )
+
+
+def _name(stage: Stage, step: Step) -> str:
+    return clone_name(stage.form.names[step.node], step.turn)
+
+
+def _order(schedule: Schedule, stage: Stage, base: Sequence[int]) -> tuple[str, ...]:
+    """The nodes of `base`, each node of the device behind the clones that come before it."""
+    steps = iter(schedule.steps)
+    on_device = set(stage.order)
+    order = []
+    for number in base:
+        if number not in on_device:
+            order.append(stage.form.names[number])
+            continue
+        for step in steps:
+            order.append(_name(stage, step))
+            if step == (number, 0):
+                break
+    return tuple(order)
+
+
+def _owner(stage: Stage, node: int, index: int, beside: Mapping[str, str]) -> str:
+    """The variable whose placement a crossing value belongs to; "" if it is an eviction."""
+    form = stage.form
+    if stage.away[node]:
+        return beside.get(form.names[node], "")
+    if stage.is_sent[form.first[node] + index]:
+        for reader in form.successors[node]:
+            if form.names[reader] in beside:
+                return beside[form.names[reader]]
+    return ""
+
+
+def _transfer(
+    stage: Stage,
+    schedule: Schedule,
+    value: Value,
+    crossing: Crossing,
+    triggers: Mapping[tuple[Value, int], int],
+) -> Transfer:
+    fetches = []
+    for number, (wanted, users) in enumerate(crossing.fetches):
+        if users:
+            trigger = triggers.get((value, number), wanted - 1)
+            name = _name(stage, schedule.steps[trigger]) if trigger >= 0 else ""
+            fetches.append(Fetch(tuple(_name(stage, user) for user in users), name))
+    pace = _name(stage, schedule.steps[crossing.pace]) if crossing.pace >= 0 else ""
+    return Transfer(value, tuple(fetches), pace)
+
+
+def _prefetched(schedule: Schedule, stage: Stage, limit: int) -> dict[tuple[Value, int], int]:
+    """When each way back starts: as early as hides it, as far as there is room below the limit.
+
+    Returns:
+      For (value, number of its fetch), the index of the step that the fetch waits for.
+    """
+    index = {step: i for i, step in enumerate(schedule.steps)}
+    room = [limit - nbytes for nbytes in schedule.timeline]
+    wanted = []
+    for (step, output), crossing in schedule.crossings.items():
+        value, earliest = Value(_name(stage, step), output), max(crossing.pace, index.get(step, -1))
+        nbytes = stage.size[stage.form.first[step.node] + output]
+        for number, (position, users) in enumerate(crossing.fetches):
+            if users:
+                wanted.append((position, earliest, nbytes, (value, number)))
+                earliest = max(index[user] for user in users)
+    wanted.sort(key=lambda one: one[:3])
+    began = list(accumulate((stage.seconds[step.node] for step in schedule.steps), initial=0.0))
+    starts = _latest_starts(stage, began, wanted)
+    triggers, first = {}, 0
+    for (position, earliest, nbytes, key), wished in zip(wanted, starts, strict=True):
+        start = position
+        while start > max(first, earliest + 1, wished) and room[start - 1] >= nbytes:
+            start -= 1
+            room[start] -= nbytes
+        triggers[key] = start - 1
+        if start == max(first, wished):  # one that had to wait holds up none behind it
+            first = start + 1
+    return triggers
+
+
+def _latest_starts(
+    stage: Stage, began: Sequence[float], wanted: Sequence[tuple[int, int, int, object]]
+) -> list[int]:
+    """Before which step each way back must start for all to be there in time, one after the other.
+
+    No two start at once, for then either might be the first.
+    """
+    starts, free, start = [], math.inf, len(began)
+    for position, _, nbytes, _ in reversed(wanted):
+        free = min(free, began[position]) - stage.costs.latency - nbytes / stage.costs.from_host
+        start = min(start - 1, position, bisect_right(began, free) - 1)
+        starts.append(start)
+    return starts[::-1]
+
+
+def with_devices(plan: Plan, device: str, host: str, budget: int | None) -> Plan:
+    """The plan for these devices."""
+    return replace(plan, device=device, host=host, budget=budget)

@@ -1,0 +1,150 @@
+"""Nodes that may run early: the order is theirs where it does not matter to the peak.
+
+`memory_order` looks at the peak alone. Under a limit every moment counts: a gradient is to be used
+up by its update at once, and a shape read while its value is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfmem.graph.compact import ASSIGN, KEPT, READ, UPDATE, Compact, compact
+from tfmem.graph.ir import Graph
+from tfmem.graph.ops import facts_of
+from tfmem.graph.topology import Countdown
+
+
+def updates_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
+    """The order with each update of a variable, and the light nodes that lead only to updates, as
+    soon as what they read is there.
+
+    An update still waits for all who read the old contents, which would be copied else. Constants,
+    reads of variables and what depends on nothing else run no sooner than the first node that reads
+    them, which may be an update.
+    """
+    form = compact(graph)
+    return tuple(form.names[n] for n in _Walk(graph, [form.number[name] for name in order]).run())
+
+
+def movable_nodes(graph: Graph) -> frozenset[str]:
+    """Updates and what leads only to them, which `updates_first` moves.
+
+    All others that take memory of their own keep their order among each other.
+    """
+    form = compact(graph)
+    return frozenset(
+        name for name, is_one in zip(form.names, _movable(graph, form), strict=True) if is_one
+    )
+
+
+def shapes_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
+    """The order with nodes that want only a value's shape right behind what they wait for."""
+    waiting = {
+        node.name: len(set(node.predecessors))
+        for node in graph.nodes
+        if facts_of(node.op).is_shape_only
+    }
+    result: list[str] = []
+    for name in order:
+        if name in waiting:
+            continue
+        todo = [name]
+        while todo:
+            result.append(todo.pop())
+            for reader in graph.successors[result[-1]]:
+                if reader in waiting:
+                    waiting[reader] -= 1
+                    if not waiting[reader]:
+                        todo.append(reader)
+    return tuple(result)
+
+
+class _Walk:
+    """Takes the nodes that may not move in their order, and the others as soon as they can run."""
+
+    def __init__(self, graph: Graph, order: Sequence[int]) -> None:
+        self.form, self.order = compact(graph), order
+        count = len(self.form.names)
+        self.is_movable = _movable(graph, self.form)
+        waits = _waits(self.form, order)
+        before = [{*self.form.predecessors[n], *waits.get(n, ())} for n in range(count)]
+        self.is_idle = _idle(self.form, self.is_movable, before)
+        self.idle = [sorted(o for o in others if self.is_idle[o]) for others in before]
+        left = (len(others) - len(idle) for others, idle in zip(before, self.idle, strict=True))
+        after: list[list[int]] = [[] for _ in range(count)]
+        for node, others in enumerate(before):
+            for other in others:
+                if not self.is_idle[other]:
+                    after[other].append(node)
+        self.countdown = Countdown(left, after)
+        self.done = [False] * count
+        self.result: list[int] = []
+
+    def run(self) -> list[int]:
+        for is_late in (False, True):  # last what no other node leads to
+            for node in self.order:
+                if is_late or not self.is_movable[node]:
+                    self._take([node])
+        return self.result
+
+    def _take(self, todo: list[int]) -> None:
+        """Runs nodes, before each what only waited for being read, after it what waited for it."""
+        while todo:
+            node = todo[-1]
+            idle = [other for other in self.idle[node] if not self.done[other]]
+            if idle and not self.done[node]:
+                todo += reversed(idle)
+                continue
+            todo.pop()
+            if self.done[node]:
+                continue
+            self.done[node] = True
+            self.result.append(node)
+            ready = reversed(self.countdown.take(node))
+            todo += [reader for reader in ready if self.is_movable[reader]]
+
+
+def _movable(graph: Graph, form: Compact) -> list[bool]:
+    """Updates of variables; reads of them and light nodes, all of whose readers are movable."""
+    returned = {value.node for value in graph.outputs}
+    movable = [False] * len(form.names)
+    for number in reversed(range(len(form.names))):
+        node, kind = graph.nodes[number], form.kind[number]
+        if node.name in returned:
+            continue
+        names = (name for value in node.values for name in graph.consumers.get(value, ()))
+        readers = [form.number[name] for name in names]
+        is_light = facts_of(node.op).is_light or kind == READ
+        movable[number] = all(movable[reader] for reader in readers) and (
+            kind in (UPDATE, ASSIGN) or (is_light and bool(readers))
+        )
+    return movable
+
+
+def _waits(form: Compact, order: Sequence[int]) -> dict[int, set[int]]:
+    """For each update, the nodes before it that read what the variable held until then."""
+    readers: dict[int, set[int]] = {}  # of each variable, since its last update
+    shared: dict[int, int] = {}  # value -> variable whose buffer it shares
+    waits = {}
+    for node in order:
+        kind = form.kind[node]
+        for value in form.reads[node]:
+            if value in shared:
+                readers.setdefault(shared[value], set()).add(node)
+        if kind == READ:
+            shared[form.first[node]] = form.variables[node][0]
+            readers.setdefault(form.variables[node][0], set()).add(node)
+        elif kind in (UPDATE, ASSIGN):
+            found = set().union(*(readers.pop(v, set()) for v in form.variables[node]))
+            waits[node] = found - {node}
+    return waits
+
+
+def _idle(form: Compact, movable: Sequence[bool], before: Sequence[set[int]]) -> list[bool]:
+    """Constants, and movable nodes that depend on nothing but them, inputs and each other."""
+    idle = [False] * len(form.names)
+    for node in range(len(form.names)):
+        may_wait = movable[node] or (form.kind[node] in (KEPT, READ) and not form.is_input[node])
+        is_source = may_wait and bool(form.successors[node])
+        idle[node] = is_source and all(form.is_input[o] or idle[o] for o in before[node])
+    return idle

@@ -1,0 +1,210 @@
+"""The host process as its owner sees it: spawned, asked for its memory, ended.
+
+It is spoken to in lines over its standard streams (`host_server`); how it becomes a device of this
+process is in `host`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from typing import IO
+
+from tfmem.errors import Error, HostMemoryError
+
+JOB = "tfmem_host"
+
+
+def device_of(job: str) -> str:
+    """Full name of the device of a job that is one process."""
+    return f"/job:{job}/replica:0/task:0/device:CPU:0"
+
+
+DEVICE = device_of(JOB)
+"""Full name of the host process's device."""
+
+_MIB = 2**20
+_ALLOCATOR = ("TF_CPU_ALLOCATOR", "TF_CPU_BFC", "TF_GPU_")
+_SERVE = "import sys; del sys.path[0]; from tfmem.runtime.host_server import main; main()"
+_NOISE = re.compile(r"\s*$|I\d{4} |WARNING: All log messages before absl|.*cuda_platform")
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Memory of the host process.
+
+    Attributes:
+      current_bytes: held by its TensorFlow allocator now.
+      peak_bytes: most held by its TensorFlow allocator since it started.
+      resident_bytes: resident set of the whole process, TensorFlow's code and transfers included.
+      limit_bytes: limit of its allocator.
+    """
+
+    current_bytes: int
+    peak_bytes: int
+    resident_bytes: int
+    limit_bytes: int
+
+
+class HostProcess:
+    """A host process, running from when this is made until `stop`.
+
+    Attributes:
+      job: name of its job, of which it is task 0.
+      device: full name of its device, for the owner once connected.
+      limit_bytes: limit of its allocator.
+      users: how many `host_process` blocks use it.
+    """
+
+    def __init__(self, memory_limit: int | None = None, job: str = JOB) -> None:
+        """Starts it; `memory_limit` in bytes, by default the machine's memory.
+
+        Raises:
+          tfmem.Error: the limit is below what its allocator's options can say.
+        """
+        limit = memory_limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if limit < _MIB:
+            raise Error(f"memory_limit={memory_limit} is less than 1 MiB; give it in bytes")
+        self.job = job
+        self.device = device_of(job)
+        self.limit_bytes = limit // _MIB * _MIB
+        self.users = 0
+        log = tempfile.TemporaryFile("w+", prefix="tfmem-host-", errors="replace")  # noqa: SIM115
+        self._log: IO[str] = log
+        self._process = _spawn(self.limit_bytes, log, job)
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+    def memory(self) -> HostMemory:
+        """Its memory, as reported by itself.
+
+        Raises:
+          HostMemoryError: it has ended.
+        """
+        fields = self._ask("memory")
+        return HostMemory(
+            fields["current"], fields["peak"], fields["resident"], limit_bytes=self.limit_bytes
+        )
+
+    def reset_peak(self) -> None:
+        """Lets the peak of its memory begin anew.
+
+        Raises:
+          HostMemoryError: it has ended.
+        """
+        self._ask("reset")
+
+    def _ask(self, question: str) -> dict[str, int]:
+        with self._lock:
+            try:
+                _pipe(self._process.stdin).write(f"{question}\n")
+                _pipe(self._process.stdin).flush()
+                return self._read(timeout=30)
+            except (OSError, ValueError) as error:
+                raise HostMemoryError(self.obituary()) from error
+
+    def wait_until_ready(self, timeout: float) -> int:
+        """Waits until it serves; returns its port.
+
+        Raises:
+          tfmem.Error: it ended, or did not serve within `timeout` seconds.
+        """
+        try:
+            return self._read(timeout)["port"]
+        except TimeoutError as error:
+            failure = f"it did not serve within {timeout:g} s"
+            cause: Exception = error
+        except (OSError, ValueError) as error:
+            failure = f"it ended with {_ending(self._process.wait())}"
+            cause = error
+        raise Error(
+            f"the host process could not start: {failure}. Its last output:\n{self.tail()}\n"
+            f"Check that `{sys.executable} -c 'import tensorflow'` works and that memory is free; "
+            "a slow machine may need start_timeout=..."
+        ) from cause
+
+    def wait(self, timeout: float) -> None:
+        """Waits for its end; subprocess.TimeoutExpired after `timeout` seconds."""
+        self._process.wait(timeout)
+
+    def obituary(self) -> str:
+        """One sentence on how it ended, and the end of its output."""
+        code = self._process.poll()
+        ending = "does not answer" if code is None else f"ended with {_ending(code)}"
+        output = self.tail()
+        return f"the host process (pid {self.pid}) {ending}" + (f":\n{output}" if output else "")
+
+    def tail(self) -> str:
+        """The last lines it wrote to its standard error."""
+        self._log.seek(0)
+        lines = [line for line in self._log.read().splitlines() if not _NOISE.match(line)]
+        return "\n".join(lines[-12:])
+
+    def stop(self) -> None:
+        """Ends it, by its process id, and waits for that."""
+        if self.is_alive:
+            self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            with contextlib.suppress(OSError):
+                _pipe(stream).close()
+
+    def _read(self, timeout: float) -> dict[str, int]:
+        """One answer; TimeoutError, OSError or ValueError when there is none."""
+        stream = _pipe(self._process.stdout)
+        if not select.select([stream], [], [], timeout)[0]:
+            raise TimeoutError
+        fields: dict[str, int] = json.loads(stream.readline())
+        return fields
+
+
+def _spawn(limit_bytes: int, log: IO[str], job: str) -> subprocess.Popen[str]:
+    """The child, with its own allocator and the paths of this process.
+
+    Its working folder is this process's, because a checkpoint's part for a variable that lives
+    there is written by the child, under the path that the owner gave.
+    """
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(_ALLOCATOR)}
+    own = {
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path),
+        "TF_CPU_ALLOCATOR_USE_BFC": "true",
+        "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit_bytes // _MIB),
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", _SERVE, job, str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env=kept | own,
+        text=True,
+    )
+
+
+def _ending(code: int) -> str:
+    """An exit status in words."""
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    if stream is None:
+        raise ValueError("a pipe of the host process is missing")
+    return stream

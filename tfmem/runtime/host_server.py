@@ -1,0 +1,60 @@
+"""What runs in the process that `tfmem.host_process` starts: a TensorFlow server and its watch.
+
+Talks with its owner in lines over the standard streams: writes ``{"port": ...}`` once it serves,
+and answers each line, ``memory`` or ``reset``, with its memory in JSON; the second lets the peak
+begin anew. It ends itself when its standard input closes or its parent changes, which is how it
+learns that its owner is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import TextIO
+
+from tfmem.runtime import loopback
+
+
+def main() -> None:
+    """Serves until the owner is gone; arguments: job name and the owner's process id."""
+    job, owner = sys.argv[1], int(sys.argv[2])
+    threading.Thread(target=_end_with, args=(owner,), daemon=True).start()
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what else is printed here must not pass for an answer
+
+    import tensorflow as tf
+
+    # Not started yet: the port listens, and is restricted before any request is served.
+    server = tf.distribute.Server({job: ["127.0.0.1:0"]}, job_name=job, task_index=0, start=False)
+    port = int(server.target.rsplit(":", 1)[1])
+    loopback.restrict(port)
+    server.start()
+    _answer(answers, port)
+    os._exit(0)  # destructors of TensorFlow would wait for calls in flight
+
+
+def _answer(answers: TextIO, port: int) -> None:
+    import tensorflow as tf
+
+    print(json.dumps({"port": port}), file=answers)
+    for line in sys.stdin:
+        if line.strip() == "reset":
+            tf.config.experimental.reset_memory_stats("CPU:0")
+        if line.strip():
+            used = tf.config.experimental.get_memory_info("CPU:0")
+            print(json.dumps(used | {"resident": resident_bytes()}), file=answers)
+
+
+def resident_bytes(pid: int | None = None) -> int:
+    """Resident memory of a process in bytes, from /proc; default: of this one."""
+    with open(f"/proc/{pid or 'self'}/statm", encoding="ascii") as fields:
+        return int(fields.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _end_with(owner: int) -> None:
+    while os.getppid() == owner:
+        time.sleep(0.5)
+    os._exit(0)

@@ -1,0 +1,216 @@
+"""Runs a piece of Python in a process of its own under a hard limit of device memory.
+
+What happened comes back as data: a result, an out-of-memory error, another error, a crash, or a
+time-out. A benchmark asks many such questions in a row, and none may take the asker down.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tfmem.errors import Error
+from tfmem.runtime import memory
+
+_RUN = "import sys; del sys.path[0]; from tfmem.runtime.limited import main; main()"
+
+Status = Literal["ok", "out_of_memory", "error", "crashed", "timeout"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a limited run.
+
+    Attributes:
+      status: ``ok``; ``out_of_memory`` (the allocator refused, or Python ran out); ``error``
+        (another exception, or an exit status other than 0); ``crashed`` (ended by a signal, for
+        example by the system for want of memory); ``timeout``.
+      result: what the callable returned, or the JSON of a module's last line of output.
+      error: the exception's type and message, or what ended the process; "" if ok.
+      output: the end of what it wrote to standard output and standard error.
+      limit_bytes: the limit it had.
+      seconds: how long it ran.
+    """
+
+    status: Status
+    result: Any
+    error: str
+    output: str
+    limit_bytes: int
+    seconds: float
+
+
+def run_limited(
+    target: str | Callable[..., Any],
+    *args: Any,
+    limit_bytes: int,
+    timeout: float,
+    reserve: bool = False,
+    gpu: bool = False,
+    environment: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Runs `target` in a child process whose device has a hard limit.
+
+    Args:
+      target: a module-level function, ``"module:function"``, or ``"module"``, which is run as
+        ``python -m module`` is.
+      *args: its arguments: JSON values for a function, texts (its command line) for a module.
+      limit_bytes: limit of the child's device, rounded down to whole MiB (2^20 bytes).
+      timeout: seconds after which the child is killed.
+      reserve: take the whole limit from the system at once (`measure.claim_memory`).
+      gpu: limit GPU:0 instead of CPU:0.
+      environment: variables to set for the child besides this process's.
+
+    Raises:
+      tfmem.Error: the target cannot be named, or the limit is less than 1 MiB.
+    """
+    limit_mib = limit_bytes // memory.MIB
+    if limit_mib < 1:
+        raise Error(f"limit_bytes={limit_bytes} is less than 1 MiB; give the limit in bytes")
+    with tempfile.TemporaryDirectory(prefix="tfmem-limited-") as folder:
+        job = {"target": _name(target), "args": args, "reserve": reserve}
+        job |= {"gpu_limit_mib": limit_mib if gpu else None, "answer": f"{folder}/answer.json"}
+        variables = _environment(limit_mib, gpu, environment or {})
+        return _run(json.dumps(job), Path(folder), variables, limit_mib * memory.MIB, timeout)
+
+
+def _run(
+    job: str, folder: Path, variables: Mapping[str, str], limit_bytes: int, timeout: float
+) -> Outcome:
+    started = time.monotonic()
+    with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
+        child = subprocess.Popen(
+            [sys.executable, "-c", _RUN, job],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=dict(variables),
+        )
+        try:
+            code: int | None = child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            child.kill()
+            child.wait()
+
+    seconds = time.monotonic() - started
+    printed = (folder / "out").read_text(errors="replace")
+    output = (printed[-4000:] + (folder / "err").read_text(errors="replace")[-4000:]).strip()
+    answer = folder / "answer.json"
+    status, result, error = _judge(code, answer.read_text() if answer.exists() else "", timeout)
+    if status == "ok" and result is None:
+        result = _last_json(printed)
+    return Outcome(status, result, error, output, limit_bytes, seconds)
+
+
+def _judge(code: int | None, answer: str, timeout: float) -> tuple[Status, Any, str]:
+    """Status, result and error from an exit status and what the child left."""
+    if code is None:
+        return "timeout", None, f"still running after {timeout:g} s"
+    if answer:
+        fields = json.loads(answer)
+        return fields["status"], fields["result"], fields["error"]
+    if code < 0:
+        return "crashed", None, f"ended by signal {signal.Signals(-code).name}"
+    return "crashed", None, f"ended with exit status {code} and no answer"
+
+
+def _last_json(printed: str) -> Any:
+    lines = printed.strip().splitlines()
+    try:
+        return json.loads(lines[-1]) if lines else None
+    except ValueError:
+        return None
+
+
+def _name(target: str | Callable[..., Any]) -> str:
+    """The target as text that the child can import."""
+    if isinstance(target, str):
+        return target
+    module, name = target.__module__, target.__qualname__
+    if "<" in name or module == "__main__":
+        raise Error(
+            f"{module}.{name} cannot be run in another process, which could not import it; pass a "
+            "function at the top level of a module"
+        )
+    return f"{module}:{name}"
+
+
+def _environment(limit_mib: int, gpu: bool, extra: Mapping[str, str]) -> dict[str, str]:
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+    variables = {**os.environ, "PYTHONPATH": paths}
+    if not gpu:
+        variables["TF_CPU_ALLOCATOR_USE_BFC"] = "true"
+        variables["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(limit_mib)
+        variables["CUDA_VISIBLE_DEVICES"] = "-1"
+    return {**variables, **extra}
+
+
+def main() -> None:
+    """The child: runs the job given as its argument and writes how it ended."""
+    job = json.loads(sys.argv[1])
+    try:
+        if job["gpu_limit_mib"] is not None:
+            memory.limit_gpu(job["gpu_limit_mib"])
+        if job["reserve"]:
+            memory.claim_memory()
+        answer = {"status": "ok", "result": _call(job["target"], job["args"]), "error": ""}
+        text = json.dumps(answer)
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        status = "out_of_memory" if is_out_of_memory(error) else "error"
+        message = f"{type(error).__name__}: {error}"
+        text = json.dumps({"status": status, "result": None, "error": message})
+    partial = Path(job["answer"] + ".part")
+    partial.write_text(text)
+    partial.rename(job["answer"])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # TensorFlow's destructors have nothing to add
+
+
+def _call(target: str, args: Sequence[Any]) -> Any:
+    module, colon, name = target.partition(":")
+    if colon:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found(*args)
+    sys.argv = [module, *args]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
+    return None
+
+
+_NO_CONSTANT = ("Cannot parse tensor from proto", "Unable to evaluate a constant node")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception, or one that caused it, says that memory ran out.
+
+    Where memory for a constant is missing, TensorFlow 2.21 cannot parse or evaluate the constant.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, MemoryError) or type(seen).__name__ == "ResourceExhaustedError":
+            return True
+        if any(text in str(seen) for text in _NO_CONSTANT):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

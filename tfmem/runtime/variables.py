@@ -1,0 +1,429 @@
+"""Where variables live: moving those that exist, and making new ones on the host.
+
+A TensorFlow variable is a Python object with a *handle*, a tensor that refers to a resource on one
+device. Moving it means to fill a new resource elsewhere and to exchange the handle; the object, its
+name and what else identifies it stay, so optimizers and checkpoints know it as before.
+
+The handle counts references (TensorFlow 2.21: `DestroyResourceOp` does nothing to it), so a
+function traced earlier keeps the old resource alive, reads the old value, and writes where nobody
+looks. That is why a move also takes the old handle out of every live function and puts a *dead* one
+in its place: the handle of a resource of another type, which every op on variables refuses by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from types import FrameType
+from typing import Any
+
+from tfmem.errors import Error, HostMemoryError
+from tfmem.graph import device_names
+from tfmem.runtime import devices, memory
+from tfmem.runtime import host as host_module
+from tfmem.units import format_bytes
+
+_CHUNK_BYTES = 2**25
+"""Most bytes of a variable in flight to another process at a time."""
+
+_DEAD = "variable_moved_by_tfmem__make_the_tf.function_anew"
+_moves = 0
+
+
+def moves() -> int:
+    """How many variables this process has moved so far."""
+    return _moves
+
+
+def move_variable(variable: Any, device: str) -> None:
+    """Moves one variable; see `move_variables`."""
+    move_variables([variable], device)
+
+
+def move_variables(variables: Sequence[Any], device: str) -> None:
+    """Moves existing variables to another device: all of them, or on failure none.
+
+    Values, names and Python identity stay; checkpoints save and restore them as before. The memory
+    on the old device is freed. A function traced before the move that uses one of them raises when
+    it is called (`tf.errors.FailedPreconditionError` where it reads, `InvalidArgumentError` where
+    it writes; both name the dead variable); make that function anew.
+    Large variables cross to another process in pieces, so no second copy is made here.
+
+    Args:
+      variables: `tf.Variable`s, or the variables of Keras or tf-keras that wrap one.
+      device: full or short name of an existing device.
+
+    Raises:
+      HostMemoryError: the host has too little memory, or is gone; nothing has moved.
+      tfmem.Error: the device does not exist or is full, or a variable is of a kind that cannot be
+        moved; nothing has moved.
+    """
+    move_groups({device: variables})
+
+
+def move_groups(groups: Mapping[str, Sequence[Any]]) -> None:
+    """Moves variables to the devices that they are grouped under: all of them, or on failure none.
+
+    See `move_variables`, which raises the same; no variable may be in two groups.
+    """
+    import tensorflow as tf
+
+    away: dict[int, tuple[Any, str]] = {}
+    for target, variables in ((devices.full_name(name), group) for name, group in groups.items()):
+        for plain in map(_plain, variables):
+            if devices.full_name(plain.device) != target:
+                away[id(plain)] = plain, target
+    twins: list[Any] = []  # not a comprehension: they must outlive an error until it is cleared
+    try:
+        for variable, target in away.values():
+            twins.append(_twin(variable, target))
+    except tf.errors.OpError as error:
+        explained = host_module.explain_failure(error) or Error(
+            f"cannot move variables to {target} ({type(error).__name__}: {error.message}); "
+            "they are where they were: move fewer, or free memory there"
+        )
+        host_module.clear_errors()
+        twins.clear()
+        raise explained from error.with_traceback(None)  # its frames hold what was copied
+    if away:
+        _exchange([variable for variable, _ in away.values()], twins)
+
+
+def unshare(variables: Iterable[Any], device: str) -> None:
+    """Gives each variable on a device a buffer of its own; values stay.
+
+    Variables that begin alike, such as the slots of an optimizer, may share one buffer, of which
+    TensorFlow makes a copy at the first update of each. That is in the middle of a step, so the
+    copies lie scattered for good and tensors no longer pack between them: six dense layers of
+    Keras 3 with Adam took 50.1 MiB a step where 44.8 do.
+
+    Nothing is done where the allocator keeps no statistics, nor for a variable that is not
+    initialised, of a type that the device does not copy, or so large that there might be no room
+    for a second one.
+    """
+    limit = memory.device_limit(device)
+    for variable in (one for one in variables if one.device == device):
+        try:
+            in_use, _ = memory.memory_info(device)
+        except Error:
+            return
+        nbytes = (variable.shape.num_elements() or 0) * variable.dtype.size
+        if limit is None or in_use + 2 * nbytes <= limit:
+            _copy_buffer(variable)
+
+
+def _copy_buffer(variable: Any) -> None:
+    import tensorflow as tf
+
+    with tf.init_scope(), tf.device(variable.device), contextlib.suppress(tf.errors.OpError):
+        shared = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        own = tf.raw_ops.DeepCopy(x=shared)
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=own)
+
+
+def _plain(variable: Any) -> Any:
+    """The `tf.Variable` itself, with a handle that may be exchanged."""
+    import tensorflow as tf
+
+    name = getattr(variable, "name", type(variable).__name__)
+    for wrapped in ("_variable", "_value"):  # tf-keras's AutoCastVariable, Keras 3's Variable
+        inner = getattr(variable, wrapped, None)
+        variable = inner if isinstance(inner, tf.Variable) else variable
+    if not tf.executing_eagerly():
+        raise Error(f"variable {name!r} cannot be moved while a function is traced; move it before")
+    if not isinstance(variable, tf.Variable) or not hasattr(variable, "_handle"):
+        raise Error(
+            f"{name!r} ({type(variable).__name__}) cannot be moved: only variables with one "
+            "resource handle can (no variables of a distribution strategy, no sharded ones)"
+        )
+    if not hasattr(variable._handle, "numpy") or variable._cached_value is not None:
+        raise Error(
+            f"variable {name!r} cannot be moved: it was made in graph mode or has a "
+            "caching_device; make it eagerly, without one"
+        )
+    return variable
+
+
+def _twin(variable: Any, device: str) -> Any:
+    """A new variable of the same kind and value on `device`, known to be complete."""
+    import tensorflow as tf
+
+    # Not public; seen in TensorFlow 2.21. Makes a handle and no value.
+    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+    with tf.device(device):
+        twin = UninitializedVariable(
+            shape=variable.shape, dtype=variable.dtype, trainable=variable.trainable
+        )
+    if variable.is_initialized():
+        _copy(variable, twin, device)
+    return twin
+
+
+def _copy(variable: Any, twin: Any, device: str) -> None:
+    """Fills `twin` with the value of `variable`, in pieces if it goes to another process."""
+    import tensorflow as tf
+
+    is_near = _process(variable.device) == _process(device)
+    pieces = [()] if is_near else list(_pieces(variable.shape, variable.dtype.size))
+    if pieces == [()] and device_names.copies(variable.device, device):
+        with contextlib.suppress(tf.errors.ResourceExhaustedError):  # of pinned memory
+            _carry(variable, twin)
+            return
+    if pieces == [()]:
+        with tf.device(variable.device):
+            value = variable.read_value_no_copy()
+        with tf.device(device):
+            twin.assign(tf.identity(value), read_value=False)
+        _await(twin, device)
+        return
+    with tf.device(device):
+        twin.assign(tf.raw_ops.Empty(shape=variable.shape, dtype=variable.dtype), read_value=False)
+    for piece in pieces:
+        with tf.device(variable.device):
+            part = variable[piece]
+        with tf.device(device):
+            twin[piece].assign(part)
+        del part
+        _await(twin, device)
+
+
+def pin(variables: Iterable[Any], gpu: str) -> None:
+    """Puts variables of the host into pinned memory, from which a GPU copies while it computes.
+
+    What was moved there from the GPU lies in such memory already; what was made on the host does
+    not, and takes a turn over the GPU. A variable for which one of them has no room stays as it is.
+    """
+    import tensorflow as tf
+
+    for variable in variables:
+        if variable._unique_id not in _pinned:
+            with tf.init_scope(), contextlib.suppress(tf.errors.OpError):
+                _carry(variable, variable, gpu)
+
+
+def _carry(variable: Any, target: Any, over: str = "") -> None:
+    """Fills `target`, on the host, with a variable's value as it arrives from a GPU.
+
+    A function does it, for its executor, which knows that the value comes from a GPU, receives it
+    in pinned memory; an assignment takes that memory over.
+
+    Args:
+      variable: the one that is read.
+      target: the one that is filled; it may be the same.
+      over: a GPU by whose way the value goes; "" if the variable is on one.
+    """
+    import tensorflow as tf
+
+    def carry() -> None:
+        with tf.device(variable.device):
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        if over:
+            with tf.device(over):
+                value = tf.raw_ops.DeepCopy(x=value)
+        with tf.device(target.device):
+            tf.raw_ops.AssignVariableOp(resource=target.handle, value=value)
+
+    tf.function(carry)()
+    _await(target, target.device)
+    _pinned.add(variable._unique_id)
+
+
+_pinned: set[str] = set()
+"""Identities of the variables whose values were put into pinned memory."""
+
+
+def _await(twin: Any, device: str) -> None:
+    """Waits until what was done to `twin` is done: ops on another process run asynchronously."""
+    import tensorflow as tf
+
+    with tf.device(device):
+        tf.raw_ops.VarIsInitializedOp(resource=twin.handle).numpy()
+
+
+def _pieces(shape: Any, itemsize: int) -> Iterator[tuple[int | slice, ...]]:
+    """Indices that cut an array into parts of at most `_CHUNK_BYTES`; ``()`` is the whole."""
+    dimensions = shape.as_list() if shape.is_fully_defined() and itemsize else []
+    most, axis, inner = _CHUNK_BYTES // max(1, itemsize), len(dimensions), 1
+    while axis and inner * dimensions[axis - 1] <= most:
+        axis -= 1
+        inner *= dimensions[axis]
+    if axis == 0:
+        yield ()
+        return
+    rows = max(1, most // inner)
+    for outer in product(*map(range, dimensions[: axis - 1])):
+        for start in range(0, dimensions[axis - 1], rows):
+            yield (*outer, slice(start, min(start + rows, dimensions[axis - 1])))
+
+
+def _process(device: str) -> str:
+    return device.rsplit("/device:", 1)[0]
+
+
+def _exchange(variables: Sequence[Any], twins: Sequence[Any]) -> None:
+    """Gives each variable its twin's resource, and ends the old ones."""
+    global _moves
+    old = []
+    for variable, twin in zip(variables, twins, strict=True):
+        old.append(variable._handle)
+        handle = twin._handle
+        handle._parent_trackable = weakref.ref(variable)
+        handle._name, handle._unique_id = variable._handle_name, variable._unique_id
+        for field in ("_handle", "_handle_deleter"):  # the second up to TensorFlow 2.15
+            if hasattr(twin, field):
+                setattr(variable, field, getattr(twin, field))
+    _moves += len(old)
+    for handle, variable in zip(old, variables, strict=True):
+        _empty(handle, variable.dtype)
+    _bury(old)
+
+
+def _empty(handle: Any, dtype: Any) -> None:
+    """Frees an old resource's memory, whoever still refers to it."""
+    import tensorflow as tf
+
+    with tf.device(handle.device):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([0], dtype))
+
+
+def _bury(handles: list[Any]) -> None:
+    """Puts a dead handle in the place of each of `handles` in every live function.
+
+    Functions keep captured tensors in lists and dictionaries, which the garbage collector knows.
+    """
+    import tensorflow as tf
+
+    known = {id(handle) for handle in handles}
+    dead: dict[str, Any] = {}
+    for handle in handles:
+        if handle.device not in dead:
+            with tf.device(handle.device):
+                dead[handle.device] = tf.raw_ops.MutexV2(container="", shared_name=_DEAD)
+    for holder in gc.get_referrers(*handles):
+        if holder is handles or isinstance(holder, FrameType):
+            continue
+        if isinstance(holder, list):
+            items: Any = enumerate(holder)
+        elif isinstance(holder, dict):
+            items = list(holder.items())
+        else:
+            continue
+        for key, value in items:
+            if id(value) in known:
+                holder[key] = dead[value.device]
+
+
+@contextlib.contextmanager
+def host_variables(*, min_bytes: int = 2**20, host: str | None = None) -> Iterator[None]:
+    """A scope in which large variables are made on the host from the start.
+
+    For models whose variables alone exceed the device: neither they nor their initial values touch
+    it. Works for `tf.Variable`, Keras and tf-keras layers, and what a `tf.function` that is traced
+    inside the scope creates (the slots of an optimizer).
+
+    Args:
+      min_bytes: smaller variables are made where they would be without the scope.
+      host: the device to use; default: CPU:0 where there is a GPU, else the running
+        `tfmem.host_process`.
+
+    Raises:
+      HostMemoryError: a variable is larger than what is free on the host; it is not made.
+      tfmem.Error: the device does not exist, or there is no host.
+    """
+    device = devices.full_name(host) if host else default_host()
+    if not device:
+        raise Error(
+            "host_variables() has no host to put variables on: this machine has no GPU, so CPU:0 "
+            "is the scarce device; enter tfmem.host_process() before, or name a device with "
+            "host=..."
+        )
+
+    def may_place(nbytes: int) -> bool:
+        if nbytes >= min_bytes and not has_room(nbytes, device):
+            raise HostMemoryError(
+                f"a variable of {format_bytes(nbytes)} has no room on {device}, where "
+                f"{format_bytes(host_module.free_bytes(device) or 0)} are free; make the model "
+                "smaller, or free memory on the host"
+            )
+        return nbytes >= min_bytes
+
+    with created_on(device, may_place):
+        yield
+
+
+def has_room(nbytes: int, host: str) -> bool:
+    """Whether as many bytes are free on a host, as far as that is known."""
+    free = host_module.free_bytes(host)
+    return free is None or nbytes <= free
+
+
+def default_host(device: str | None = None) -> str:
+    """Where by default goes what leaves `device`, the scarce one if None; "" for nowhere."""
+    if "/device:CPU:" not in (device or devices.scarce()):
+        return devices.full_name("CPU:0")
+    process = host_module.running()
+    return process.device if process else ""
+
+
+@contextlib.contextmanager
+def created_on(host: str, may_place: Callable[[int], bool]) -> Iterator[list[Any]]:
+    """A scope in which variables are made on `host` if `may_place(nbytes)`; "" changes nothing.
+
+    Yields the list of those that were made there.
+    """
+    import tensorflow as tf
+
+    made: list[Any] = []
+
+    def create(next_creator: Callable[..., Any], **options: Any) -> Any:
+        nbytes = _declared_bytes(options)
+        if nbytes is None:  # only its initial value tells its size
+            options["initial_value"] = _initial_value(options, host)
+            nbytes = _declared_bytes(options)
+        if nbytes is None or not may_place(nbytes):
+            return next_creator(**options)
+        with tf.device(host):
+            made.append(next_creator(**options))
+        return made[-1]
+
+    if not host:
+        yield made
+        return
+    with tf.variable_creator_scope(create):
+        yield made
+
+
+def _initial_value(options: dict[str, Any], host: str) -> Any:
+    """The initial value, computed on the host."""
+    import tensorflow as tf
+
+    value = options["initial_value"]
+    with tf.device(host):
+        value = value() if callable(value) else value
+        return (
+            value
+            if _declared_bytes(options | {"initial_value": value}) is not None
+            else (tf.convert_to_tensor(value, dtype=options.get("dtype")))
+        )
+
+
+def _declared_bytes(options: dict[str, Any]) -> int | None:
+    """Bytes of a variable to be made, from its arguments; None if they do not tell."""
+    import tensorflow as tf
+
+    value, shape, dtype = (options.get(name) for name in ("initial_value", "shape", "dtype"))
+    if shape is None and not callable(value):
+        shape = getattr(value, "shape", None)
+    if dtype is None and not callable(value):
+        dtype = getattr(value, "dtype", None)
+    if shape is None or dtype is None:
+        return None
+    shape = tf.TensorShape(shape)
+    if not shape.is_fully_defined():
+        return None
+    return int(math.prod(shape.as_list()) * tf.as_dtype(dtype).size)
