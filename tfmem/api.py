@@ -41,9 +41,9 @@ from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import run_passes
 from tfmem.passes.prune import Prune
 from tfmem.plan import Plan
+from tfmem.planning.judge import carry_out
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
-from tfmem.planning.search import carry_out
 from tfmem.planning.strategy import Strategy
 from tfmem.report.build import offers, report_of
 from tfmem.report.report import Report

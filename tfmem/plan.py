@@ -26,22 +26,22 @@ class Recomputation:
     Attributes:
       node: the node that is computed again.
       users: nodes, clones among them, that read the clone instead of the original.
-      turn: 1 for the first clone of this node, 2 for the second, and so on.
+      index: 1 for the first clone of this node, 2 for the second, and so on.
     """
 
     node: str
     users: tuple[str, ...]
-    turn: int = 1
+    index: int = 1
 
     @property
     def clone(self) -> str:
         """Name of the clone."""
-        return clone_name(self.node, self.turn)
+        return clone_name(self.node, self.index)
 
 
-def clone_name(node: str, turn: int) -> str:
-    """Name of a node when it is computed for the `turn`-th time again; its own for 0."""
-    return f"{node}/again{turn}" if turn else node
+def clone_name(node: str, index: int) -> str:
+    """Name of the `index`-th clone of a node; its own for 0."""
+    return f"{node}/clone{index}" if index else node
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ def _body(fields: dict) -> BodyPlan:  # type: ignore[type-arg]
 
 
 def _recomputation(fields: dict) -> Recomputation:  # type: ignore[type-arg]
-    return Recomputation(fields["node"], tuple(fields["users"]), int(fields["turn"]))
+    return Recomputation(fields["node"], tuple(fields["users"]), int(fields["index"]))
 
 
 def _transfer(fields: dict) -> Transfer:  # type: ignore[type-arg]

@@ -41,8 +41,8 @@ PASSES = {
     "align": [Align()],
     "prune": [Prune()],
     "recompute": [
-        Recompute((Recomputation("a", ("b/again1",)), Recomputation("b", ("z",)))),
-        Reorder(("x", "a", "b", "c", "y", "a/again1", "b/again1", "z")),
+        Recompute((Recomputation("a", ("b/clone1",)), Recomputation("b", ("z",)))),
+        Reorder(("x", "a", "b", "c", "y", "a/clone1", "b/clone1", "z")),
         Linearise("dev"),
     ],
     "reorder": [Reorder(("x", "a", "c", "b", "d"))],

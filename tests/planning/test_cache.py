@@ -58,7 +58,7 @@ def test_another_question_is_another_file(file: Path, change: str) -> None:
     ("damage", "message"),
     [
         (lambda text: text[: len(text) // 2], "is damaged"),
-        (lambda text: text.replace('"turn": 1', '"turn": 7'), "is damaged"),
+        (lambda text: text.replace('"index": 1', '"index": 7'), "is damaged"),
         (lambda text: "{}", "is damaged"),
         (lambda text: text.replace('"peak_bytes": ', '"peak_bytes": 1'), "not what it says"),
     ],

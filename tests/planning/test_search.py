@@ -35,11 +35,12 @@ from tfmem.graph.text import parse
 from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import run_passes
 from tfmem.plan import Plan
-from tfmem.planning.candidates import Setting, calm_order
-from tfmem.planning.candidates import settings as space_settings
-from tfmem.planning.eviction.problem import Stage
-from tfmem.planning.eviction.queue import Crowd
-from tfmem.planning.eviction.rehearsal import Knobs, Schedule, rehearse
+from tfmem.planning.candidates import Candidates, candidate_sets, least_peak_order
+from tfmem.planning.eviction.problem import EvictionProblem
+from tfmem.planning.eviction.queue import EvictionQueue
+from tfmem.planning.eviction.rehearsal import rehearse
+from tfmem.planning.eviction.schedule import Schedule
+from tfmem.planning.eviction.scores import Scoring
 from tfmem.planning.request import TECHNIQUES, Decision, Request
 from tfmem.planning.search import choose
 from tfmem.simulation.callers import with_bodies
@@ -71,11 +72,11 @@ def budgets(graph: Graph, *shares: float) -> list[int]:
     return [int(peak * share) for share in shares]
 
 
-def settings_of(
+def candidates_of(
     graph: Graph, costs: Costs, techniques: Iterable[str], host: str = HOST
-) -> list[Setting]:
+) -> list[Candidates]:
     request = Request(device=DEVICE, host=host, techniques=frozenset(techniques))
-    return list(space_settings(graph, costs, request, calm_order(graph, costs, request)))
+    return list(candidate_sets(graph, costs, request, least_peak_order(graph, costs, request)))
 
 
 def reached(graph: Graph, budget: int, **options: object) -> Plan | None:
@@ -121,7 +122,7 @@ def test_more_budget_is_never_slower(graph: Graph, has_host: bool) -> None:
 def test_levels_that_are_passed_over_hold_nothing_faster(graph: Graph, share: float) -> None:
     asked = {"host": HOST, "techniques": frozenset(TECHNIQUES)}
     (budget,) = budgets(graph, share)
-    with mock.patch("tfmem.planning.search._HOPELESS", 0.0):
+    with mock.patch("tfmem.planning.search.FASTER_UNDER_A_LIMIT", 0.0):
         whole = reached(graph, budget, **asked)
     made = reached(graph, budget, **asked)
     assert (made is None) == (whole is None)
@@ -153,14 +154,16 @@ def test_the_least_peak_that_is_named_can_be_had(graph: Graph) -> None:
     assert plan(graph, told.value.least_bytes).plan.peak_bytes == told.value.least_bytes
 
 
-def test_a_setting_that_reaches_no_less_is_not_searched() -> None:
+def test_a_placement_that_reaches_no_less_is_not_searched() -> None:
     graph = training_chain(24, 4096)
-    (setting,) = settings_of(graph, costs_of(graph), RECOMPUTE, host="")
-    assert not list(setting.least(below=setting.stage.fixed_bytes))
-    assert len(setting.made) == 1
-    least = min(one.simulation.peak_bytes for one in setting.least())
-    assert least < setting.free.peak_bytes
-    bounded = [one.simulation.peak_bytes for one in setting.least(below=2 * least)]
+    (found,) = candidates_of(graph, costs_of(graph), RECOMPUTE, host="")
+    observed = []
+    found.observe = lambda: observed.append(1)
+    assert not list(found.towards_least(below=found.problem.fixed_bytes))
+    assert len(observed) == 1
+    least = min(one.simulation.peak_bytes for one in found.towards_least())
+    assert least < found.unlimited.peak_bytes
+    bounded = [one.simulation.peak_bytes for one in found.towards_least(below=2 * least)]
     assert max(bounded) <= 2 * least
     assert min(bounded) == least
 
@@ -168,11 +171,11 @@ def test_a_setting_that_reaches_no_less_is_not_searched() -> None:
 def test_what_a_limit_rules_out_is_not_tried_below_it() -> None:
     outcomes: dict[tuple[int, float], dict[int, bool]] = {}
 
-    def watched(stage: Stage, limit: int, knobs: Knobs) -> Schedule:
-        tried = outcomes.setdefault((id(stage), knobs.swap), {})
+    def watched(problem: EvictionProblem, limit: float, scoring: Scoring) -> Schedule:
+        tried = outcomes.setdefault((id(problem), scoring.copy_factor), {})
         assert all(known or limit >= other for other, known in tried.items())
         tried.setdefault(limit, False)
-        made = rehearse(stage, limit, knobs)
+        made = rehearse(problem, limit, scoring)
         tried[limit] = True
         return made
 
@@ -198,7 +201,7 @@ def test_a_graph_is_searched_once_for_bodies_that_cost_the_same() -> None:
     costs = with_bodies(static_costs(graph, flops={}, device=DEVICE), graph, bodies, DEVICE)
     request = Request(device=DEVICE, budget=1, techniques=RECOMPUTE)
     with (
-        mock.patch("tfmem.planning.search.calm_order", wraps=calm_order) as searched,
+        mock.patch("tfmem.planning.search.least_peak_order", wraps=least_peak_order) as searched,
         pytest.raises(BudgetError),
     ):
         choose(graph, costs, request, bodies=bodies)
@@ -250,9 +253,9 @@ def test_copies_that_queue_on_the_link_start_early_enough_for_the_last() -> None
         return f:0""")
     seconds = {name: 0.01 for name in "abcdef"} | {"long": 5.0}
     costs = Costs(seconds, to_host=2048.0, from_host=2048.0, latency=0.01)
-    (setting,) = settings_of(graph, costs, {"order", "swap"})
-    room = setting.free.peak_bytes + 2 * 2048
-    made = setting.at(room)
+    (found,) = candidates_of(graph, costs, {"order", "swap"})
+    room = found.unlimited.peak_bytes + 2 * 2048
+    made = found.at(room)
     assert made is not None
     triggers = [one.trigger for t in made.plan.transfers for one in t.fetches]
     assert len(set(triggers)) == 3
@@ -275,8 +278,8 @@ def test_a_copy_that_has_to_wait_for_room_holds_up_none_behind_it() -> None:
         f = MatMul(e:0, w1:0) [256] @{DEVICE}
         return f:0""")
     costs = Costs(dict.fromkeys("abcdef", 1.0), to_host=2048.0, from_host=2048.0, latency=0.01)
-    (setting,) = settings_of(graph, costs, {"order", "swap"})
-    made = setting.at(13_500)
+    (found,) = candidates_of(graph, costs, {"order", "swap"})
+    made = found.at(13_500)
     assert made is not None
     triggers = {t.value.node: t.fetches[0].trigger for t in made.plan.transfers}
     assert triggers == {"v1": "d", "w1": "b"}
@@ -297,9 +300,9 @@ def test_with_weights_on_the_host_the_order_that_is_faster_in_little_memory_is_t
     ]
     graph = parse("\n".join(lines))
     costs = Costs(dict.fromkeys(graph.by_name, 0.1), to_host=1e8, from_host=1e8, latency=0.01)
-    _, placed = settings_of(graph, costs, TECHNIQUES)
+    _, placed = candidates_of(graph, costs, TECHNIQUES)
     assert placed.away == ("w",)
-    assert placed.free.peak_bytes < 50_000_000
+    assert placed.unlimited.peak_bytes < 50_000_000
 
 
 def test_techniques_that_are_left_out_are_not_used() -> None:
@@ -366,11 +369,11 @@ def test_recomputations_are_near_the_optimum() -> None:
         costs = Costs({n.name: rng.choice((1.0, 2.0, 4.0)) for n in graph.nodes}, granularity=1)
         order = tuple(node.name for node in graph.nodes)
         free = simulate(graph, costs, Plan(order=order, device=DEVICE))
-        (space,) = settings_of(graph, costs, {"recompute"}, host="")
+        (tried,) = candidates_of(graph, costs, {"recompute"}, host="")
         for share in (0.9, 0.8, 0.7):
             budget = int(free.peak_bytes * share)
             best = least_seconds(graph, dict(costs.seconds), budget)
-            found = [c.simulation for c in (*space.near(budget), *space.least())]
+            found = [c.simulation for c in (*tried.below(budget), *tried.towards_least())]
             within = [c.step_seconds for c in found if c.peak_bytes <= budget]
             if best is not None and within:
                 added = best - free.step_seconds
@@ -381,10 +384,10 @@ def test_recomputations_are_near_the_optimum() -> None:
     assert sum(gaps) / len(gaps) < 0.1
 
 
-@pytest.mark.parametrize("patience", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("due", [5.0, 0.0, math.inf])
-def test_a_score_that_was_brought_up_to_date_is_the_one_found(due: float, patience: float) -> None:
-    crowd = Crowd(patience)
-    crowd.put(7, 1024, due, 1.0)
-    crowd.rescore(7, 3.0, 2.0)
-    assert crowd.least(2.0) == (7, pytest.approx(3.0))
+def test_a_bound_that_was_raised_is_the_one_found(due: float, exponent: float) -> None:
+    queue = EvictionQueue(exponent)
+    queue.put(7, 1024, due, 1.0)
+    queue.raise_to(7, 3.0, 2.0)
+    assert queue.least(2.0) == (7, pytest.approx(3.0))

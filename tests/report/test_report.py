@@ -19,7 +19,7 @@ from tfmem.graph.ir import Value
 from tfmem.plan import Plan
 from tfmem.report.build import report_of
 from tfmem.report.report import Origin, Report
-from tfmem.simulation.simulate import Buffer, Crossing, Trace
+from tfmem.simulation.simulate import Buffer, TimedCopy, Trace
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 NODES = 20_000
@@ -65,7 +65,7 @@ def made_trace(choice: random.Random) -> Trace:
         timeline=np.cumsum(change[:NODES]),
         buffers=buffers,
         copies=tuple(
-            Crossing(Value(names[i], 0), 2**20, i % 2 == 0, 1e-5 * i, 1e-5 * (i + 40))
+            TimedCopy(Value(names[i], 0), 2**20, i % 2 == 0, 1e-5 * i, 1e-5 * (i + 40))
             for i in range(0, NODES - 100, 50)
         ),
     )

@@ -21,21 +21,21 @@ def with_clones(graph: Graph, recomputations: Iterable[Recomputation]) -> Graph:
     """
     clones: dict[str, list[Node]] = {}
     reads: dict[str, dict[str, str]] = {}  # user -> node -> the clone of it that it reads
-    for again in recomputations:
-        node = graph.by_name.get(again.node)
+    for one in recomputations:
+        node = graph.by_name.get(one.node)
         if node is None:
-            raise Error(f"recomputation: the graph has no node {again.node}; plan for this graph")
-        made = replace(node, name=again.clone, origin=node.origin or node.name)
-        clones.setdefault(again.node, []).append(made)
-        for user in again.users:
-            if reads.setdefault(user, {}).setdefault(again.node, again.clone) != again.clone:
-                raise Error(f"recomputation of {again.node}: {user} has another clone of it")
+            raise Error(f"recomputation: the graph has no node {one.node}; plan for this graph")
+        clone = replace(node, name=one.clone, origin=node.origin or node.name)
+        clones.setdefault(one.node, []).append(clone)
+        for user in one.users:
+            if reads.setdefault(user, {}).setdefault(one.node, one.clone) != one.clone:
+                raise Error(f"recomputation of {one.node}: {user} has another clone of it")
     if not clones:
         return graph
     nodes = []
     for node in graph.nodes:
-        for one in (node, *clones.get(node.name, ())):
-            nodes.append(_rewired(one, reads.pop(one.name, {})))
+        for made in (node, *clones.get(node.name, ())):
+            nodes.append(_rewired(made, reads.pop(made.name, {})))
     if reads:
         raise Error(f"recomputation: the graph has no node {min(reads)} to read a clone")
     return Graph(tuple(nodes), graph.outputs)

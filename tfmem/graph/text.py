@@ -4,7 +4,7 @@ One line for each node, in execution order, and one for the values returned::
 
     x = _Arg() [64] @cpu
     h = MatMul(x:0, w:0, ^init) [64] @cpu
-    h/again/y = MatMul(x:0, w:0) [64] @cpu origin=h
+    h/clone1 = MatMul(x:0, w:0) [64] @cpu origin=h
     return h:0
 
 In brackets stand the bytes of each output, after ``@`` the device, ``^name`` is a control input.

@@ -23,7 +23,7 @@ class Recompute:
 
         x ---> a ---> b ... y
          \\                  /
-          a/again1 ---------/
+          a/clone1 ---------/
 
     Assumes that the cloned nodes are pure, and that the plan's order, which `reorder` and
     `linearise` make of it, keeps each clone back until it is wanted: a control input that the

@@ -18,8 +18,8 @@ from tfmem.errors import Error
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
+from tfmem.planning.judge import judge
 from tfmem.planning.request import Decision, Request
-from tfmem.planning.search import judge
 
 _log = logging.getLogger("tfmem")
 

@@ -141,10 +141,10 @@ class Allocation:
     fits: bool
 
 
-_STRAYS = 6
+_LARGE_HOLES = 6
 """Large holes that what ran before has left, in all processes but the first."""
 
-_CRUMBS, _CRUMB_SIZES = 16, tuple(GRAIN << shift for shift in range(7))
+_SMALL_HOLES, _SMALL_HOLE_SIZES = 16, tuple(GRAIN << shift for shift in range(7))
 """Small holes of each size that building a model leaves. Without them small tensors break up large
 free chunks as they never do in a real process: a ResNet-50 was predicted 3 % too high."""
 
@@ -159,13 +159,15 @@ def processes(lifetimes: Lifetimes, limit: int | None = None, count: int = 1) ->
       count: how many.
     """
     sizes = lifetimes.nbytes.tolist()
-    most = max(sizes, default=0) if limit is None else limit // (2 * _STRAYS)
+    most = max(sizes, default=0) if limit is None else limit // (2 * _LARGE_HOLES)
     sizes = [size for size in sizes if GRAIN <= size <= most] or [GRAIN]
     for seed in range(count):
         choose, pool = random.Random(seed), Bfc(limit)
-        holes = [size for size in _CRUMB_SIZES for _ in range(_CRUMBS) if size * 1024 < most]
+        holes = [
+            size for size in _SMALL_HOLE_SIZES for _ in range(_SMALL_HOLES) if size * 1024 < most
+        ]
         if seed:
-            holes += [choose.choice(sizes) for _ in range(_STRAYS)]
+            holes += [choose.choice(sizes) for _ in range(_LARGE_HOLES)]
         _litter(pool, holes)
         yield pool
 

@@ -100,7 +100,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Crossing:
+class TimedCopy:
     """A copy between device and host, with the seconds at which it begins and has landed."""
 
     value: Value
@@ -128,7 +128,7 @@ class Trace:
     ends: tuple[float, ...]
     timeline: Array
     buffers: tuple[Buffer, ...]
-    copies: tuple[Crossing, ...]
+    copies: tuple[TimedCopy, ...]
 
 
 def trace(graph: Graph, costs: Costs, plan: Plan) -> Trace:
@@ -151,16 +151,16 @@ def trace(graph: Graph, costs: Costs, plan: Plan) -> Trace:
             )
             for buffer in here
         ),
-        copies=tuple(_crossings(steps, costs, clocks.ends)),
+        copies=tuple(_timed_copies(steps, costs, clocks.ends)),
     )
 
 
-def _crossings(steps: Program, costs: Costs, ends: Sequence[float]) -> Iterator[Crossing]:
+def _timed_copies(steps: Program, costs: Costs, ends: Sequence[float]) -> Iterator[TimedCopy]:
     for number, copy in enumerate(steps.copies, len(steps.graph.names)):
         nbytes = steps.nbytes[copy.source]
         rate = costs.to_host if copy.to_host else costs.from_host
         begin = ends[number] - costs.latency - nbytes / rate
-        yield Crossing(steps.value(copy.source), nbytes, copy.to_host, begin, ends[number])
+        yield TimedCopy(steps.value(copy.source), nbytes, copy.to_host, begin, ends[number])
 
 
 def allocate(

@@ -1,10 +1,12 @@
-"""What rehearsals of one graph in one order have in common: sizes, storages, uses, prices.
+"""A graph in one order, seen as a problem of eviction: sizes, storages, uses, prices.
 
-A *storage* is what a value and its views share, named by the value that was made first.
+A *storage* is what a value and its views share, numbered by the value that was made first. All
+rehearsals of one graph in one order share one problem, which none of them changes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,73 +14,91 @@ import numpy as np
 from tfmem.costs.types import Costs
 from tfmem.graph.compact import ASSIGN, KEPT, PLAIN, READ, UPDATE, VIEW, Compact
 
-NEVER = float("inf")
 
-
-class Stage:
+class EvictionProblem:
     """What rehearsals of one graph in one order have in common.
+
+    Lists are indexed by node, by value, or by storage (a value's number, too).
 
     Attributes:
       form: the graph.
-      order: nodes of the device.
+      costs: its prices.
+      order: nodes of the device, as they are to run.
+      on_host: whether each node runs, or each variable lives, on the host.
+      seconds: of each node.
+      scratch: bytes that each node holds while it runs.
+      size: bytes of each value as allocated.
       fixed_bytes: what is in use for the whole step: inputs, variables, constants.
+      storage: of each value; -1 for what is there for the whole step.
+      values: of each storage.
+      readers: nodes of the order that read each storage, or a view of it; one entry for each value.
+      uses: positions in the order at which each storage is read, each once.
+      is_sent: whether the host reads each storage, so that it crosses in any case.
+      begins: seconds at which each position begins, if nothing runs twice; one more at the end.
+      stays: whether each storage is returned by the function.
+      contents: of the variables that each node reads: (bytes, when they are updated).
+      may_repeat: whether each node may run once more.
     """
 
     def __init__(
-        self, form: Compact, costs: Costs, order: Sequence[int], away: Sequence[bool]
+        self, form: Compact, costs: Costs, order: Sequence[int], on_host: Sequence[bool]
     ) -> None:
-        self.form, self.costs, self.order, self.away = form, costs, list(order), away
+        self.form, self.costs, self.order, self.on_host = form, costs, list(order), on_host
         self.seconds = [costs.seconds.get(name, 0.0) for name in form.priced]
         self.scratch = [costs.allocated(costs.workspace.get(name, 0)) for name in form.priced]
         self.size = [costs.allocated(nbytes) for nbytes in form.nbytes]
         self.fixed_bytes = 0
-        self.root = self._roots()
-        self.members: list[list[int]] = [[] for _ in self.size]
-        for value, root in enumerate(self.root):
-            if root >= 0:
-                self.members[root].append(value)
+        self.storage = self._storages()
+        self.values: list[list[int]] = [[] for _ in self.size]
+        for value, storage in enumerate(self.storage):
+            if storage >= 0:
+                self.values[storage].append(value)
         self.readers: list[list[int]] = [[] for _ in self.size]
-        self.uses: list[list[int]] = [[] for _ in self.size]  # of each storage, by position
+        self.uses: list[list[int]] = [[] for _ in self.size]
         self.is_sent = [False] * len(self.size)
-        self.began = np.concatenate(([0.0], np.cumsum([self.seconds[node] for node in order])))
+        self.begins = np.concatenate(([0.0], np.cumsum([self.seconds[node] for node in order])))
         self._find_uses()
         self.stays = [False] * len(self.size)
         for value in form.returned:
-            if self.root[value] >= 0:
-                self.stays[self.root[value]] = True
+            if self.storage[value] >= 0:
+                self.stays[self.storage[value]] = True
         self.contents = self._contents()
         self.may_repeat = [self._may_repeat(node) for node in range(len(form.names))]
 
-    def _roots(self) -> list[int]:
-        """The storage of each value; -1 for what is there for the whole step."""
-        form, root = self.form, [-1] * len(self.size)
+    def storages_read(self, node: int) -> list[int]:
+        """The storages that a node reads, each once, but for those that stay for the whole step."""
+        found = (self.storage[value] for value in self.form.reads[node])
+        return list(dict.fromkeys(storage for storage in found if storage >= 0))
+
+    def outputs(self, node: int) -> range:
+        """The values that a node makes."""
+        return range(self.form.first[node], self.form.first[node + 1])
+
+    def _storages(self) -> list[int]:
+        form, storage = self.form, [-1] * len(self.size)
         for node, kind in enumerate(form.kind):
-            values = range(form.first[node], form.first[node + 1])
-            for value in values:
+            for value in self.outputs(node):
                 if kind == VIEW:
-                    root[value] = root[form.source[node]]
+                    storage[value] = storage[form.source[node]]
                 elif kind == PLAIN or (kind == READ and form.is_copy(node)):
-                    root[value] = value
-                elif kind == KEPT and not self.away[node]:
+                    storage[value] = value
+                elif kind == KEPT and not self.on_host[node]:
                     self.fixed_bytes += self.size[value]
-                if self.away[node] and kind in (READ, VIEW, PLAIN):
-                    root[value] = value
+                if self.on_host[node] and kind in (READ, VIEW, PLAIN):
+                    storage[value] = value
         for variable in form.variable_nodes:
-            if not self.away[variable]:
+            if not self.on_host[variable]:
                 self.fixed_bytes += self.size[form.first[variable]]
-        return root
+        return storage
 
     def _contents(self) -> list[list[tuple[int, float]]]:
-        """For each node, the contents of variables that it reads: (bytes, when they are updated).
-
-        A node that runs again after the update needs the old contents, which then are a copy.
-        """
+        """A clone that runs after the update needs the old contents, which then are a copy."""
         form = self.form
-        updated = [NEVER] * len(form.variable_nodes)
+        updated = [math.inf] * len(form.variable_nodes)
         for position, node in enumerate(self.order):
             if form.kind[node] in (UPDATE, ASSIGN):
                 for variable in form.variables[node]:
-                    updated[variable] = min(updated[variable], float(self.began[position]))
+                    updated[variable] = min(updated[variable], float(self.begins[position]))
         shared: dict[int, tuple[int, float]] = {}  # by value that shares a variable's buffer
         contents = []
         for node, kind in enumerate(form.kind):
@@ -95,19 +115,19 @@ class Stage:
         form = self.form
         for position, node in enumerate(self.order):
             for value in dict.fromkeys(form.reads[node]):
-                root = self.root[value]
-                if root >= 0:
-                    self.readers[root].append(node)
-                    if self.uses[root][-1:] != [position]:
-                        self.uses[root].append(position)
-        for node, is_away in enumerate(self.away):
-            for value in form.reads[node] if is_away else ():
-                root = self.root[value]
-                if root >= 0 and not self.away[form.producer[root]]:
-                    self.is_sent[root] = True
+                storage = self.storage[value]
+                if storage >= 0:
+                    self.readers[storage].append(node)
+                    if self.uses[storage][-1:] != [position]:
+                        self.uses[storage].append(position)
+        for node, is_on_host in enumerate(self.on_host):
+            for value in form.reads[node] if is_on_host else ():
+                storage = self.storage[value]
+                if storage >= 0 and not self.on_host[form.producer[storage]]:
+                    self.is_sent[storage] = True
 
     def _may_repeat(self, node: int) -> bool:
         form = self.form
-        if self.away[node] or not form.may_repeat[node] or form.kind[node] not in (PLAIN, VIEW):
+        if self.on_host[node] or not form.may_repeat[node] or form.kind[node] not in (PLAIN, VIEW):
             return False
-        return not any(self.is_sent[form.first[node] : form.first[node + 1]])
+        return not any(self.is_sent[value] for value in self.outputs(node))

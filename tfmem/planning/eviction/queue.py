@@ -1,91 +1,150 @@
-"""What a rehearsal looks things up in: the storages that may leave, and sets of neighbours."""
+"""What a rehearsal looks things up in: the storages that may leave, and evicted neighbours."""
 
 from __future__ import annotations
 
+import math
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
 
-from tfmem.planning.eviction.problem import NEVER
+from tfmem.graph.topology import DisjointSets
+
+LONGEST_DELAY = 32
+"""Nodes. A storage that cannot leave is not looked at for 1, 2, 4 up to so many nodes. Looking at
+hundreds of them at every node took most of the time of graphs of 20,000 nodes: 32 s for a limit out
+of reach, 5 to 11 with the delay. Shorter finds a victim sooner, longer looks less often."""
 
 
-class Groups:
-    """Sets of neighbouring nodes that are to run again, with their seconds (union-find)."""
+class EvictionQueue:
+    """The storages that may leave, with a lower bound of the score of each, in arrays.
 
-    def __init__(self) -> None:
-        self.parent = [0]
-        self.seconds = [0.0]
+    The least bound is found at once; whether it is exact is asked of `Scores` only then.
 
-    def add(self, seconds: float) -> int:
-        self.parent.append(len(self.parent))
-        self.seconds.append(seconds)
-        return len(self.parent) - 1
+    Invariant: a storage is here only while it is resident, and its bound is at most its score. The
+    bound is ``weight / (seconds until its next use) ** staleness_exponent``.
+    """
 
-    def find(self, group: int) -> int:
-        parent = self.parent
-        while parent[group] != group:
-            parent[group] = parent[parent[group]]
-            group = parent[group]
-        return group
+    _ARRAYS = ("storages", "weight", "due")
 
-    def join(self, first: int, second: int) -> None:
-        first, second = self.find(first), self.find(second)
-        if first != second:
-            self.parent[second] = first
-            self.seconds[first] += self.seconds[second]
-
-
-class Crowd:
-    """The storages that may leave, in arrays, so that the least score is found at once."""
-
-    def __init__(self, patience: float, smallest: int = 1) -> None:
-        self.patience, self.smallest = patience, smallest
+    def __init__(self, staleness_exponent: float) -> None:
+        self.staleness_exponent = staleness_exponent
         self.place: dict[int, int] = {}
-        self.roots = np.zeros(1024, np.int64)
-        self.weight = np.zeros(1024)  # price / bytes
+        self.storages = np.zeros(1024, np.int64)
+        self.weight = np.zeros(1024)  # seconds to bring it back / bytes, or more
         self.due = np.zeros(1024)
-        self.nbytes = np.zeros(1024)
 
     def __len__(self) -> int:
         return len(self.place)
 
-    def put(self, root: int, nbytes: int, due: float, price: float) -> None:
-        place = self.place.get(root)
+    def put(self, storage: int, nbytes: int, due: float, seconds: float) -> None:
+        """Adds a storage, or sets its bound anew.
+
+        Args:
+          storage: its number.
+          nbytes: its size.
+          due: when it is needed next.
+          seconds: at most those that it takes to bring it back.
+        """
+        place = self.place.get(storage)
         if place is None:
-            place = self.place[root] = len(self.place)
-            if place == len(self.roots):
-                for name in ("roots", "weight", "due", "nbytes"):
+            place = self.place[storage] = len(self.place)
+            if place == len(self.storages):
+                for name in self._ARRAYS:
                     setattr(self, name, np.resize(getattr(self, name), 2 * place))
-        self.roots[place] = root
-        self.nbytes[place] = max(1, nbytes)
-        self.weight[place] = price / max(1, nbytes)
+        self.storages[place] = storage
+        self.weight[place] = seconds / max(1, nbytes)
         self.due[place] = due
 
-    def rescore(self, root: int, score: float, clock: float) -> None:
-        place = self.place[root]
-        self.weight[place] = score * float(self._gap(self.due[place], clock))
+    def raise_to(self, storage: int, score: float, clock: float) -> None:
+        """Sets the bound of a storage to the score that it has now."""
+        place = self.place[storage]
+        self.weight[place] = score * float(self._staleness(self.due[place], clock))
 
-    def take(self, root: int) -> None:
-        place = self.place.pop(root, None)
+    def take(self, storage: int) -> None:
+        """Removes a storage, if it is here."""
+        place = self.place.pop(storage, None)
         if place is None:
             return
         last = len(self.place)
         if place != last:
-            for array in (self.roots, self.weight, self.due, self.nbytes):
+            for name in self._ARRAYS:
+                array = getattr(self, name)
                 array[place] = array[last]
-            self.place[int(self.roots[place])] = place
-
-    def _gap(self, due: Any, clock: float) -> Any:
-        """What scores are divided by: the time until the next use, to the power of patience."""
-        return np.clip(due - clock, 1e-9, 1e30) ** self.patience
+            self.place[int(self.storages[place])] = place
 
     def least(self, clock: float) -> tuple[int, float]:
-        """The storage with the least score, and that; -1 if there is none."""
+        """The storage with the least bound, and that; (-1, inf) if there is none."""
         count = len(self.place)
         if not count:
-            return -1, NEVER
-        gap = self._gap(self.due[:count], clock)
+            return -1, math.inf
+        staleness = self._staleness(self.due[:count], clock)
         with np.errstate(invalid="ignore"):
-            score = self.weight[:count] / gap
-        place = int(np.argmin(np.where(np.isnan(score), np.inf, score)))
-        return int(self.roots[place]), float(score[place])
+            bound = self.weight[:count] / staleness
+        place = int(np.argmin(np.where(np.isnan(bound), np.inf, bound)))
+        return int(self.storages[place]), float(bound[place])
+
+    def _staleness(self, due: Any, clock: float) -> Any:
+        return np.clip(due - clock, 1e-9, 1e30) ** self.staleness_exponent
+
+
+class Postponed:
+    """Storages that could not leave when they were looked at, and when to look again.
+
+    Times are positions in the order; each time a storage comes here it stays twice as long.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, int]] = []  # (when to look again, since when, storage)
+
+    def put(self, storage: int, position: int, delay: int) -> int:
+        """Puts a storage off for longer than the `delay` before; that of now."""
+        delay = min(max(1, 2 * delay), LONGEST_DELAY)
+        heappush(self._heap, (position + delay, position, storage))
+        return delay
+
+    def due(self, position: int) -> list[int]:
+        """Takes out those that are to be looked at again by now."""
+        found = []
+        while self._heap and self._heap[0][0] <= position:
+            found.append(heappop(self._heap)[2])
+        return found
+
+    def recall(self, position: int) -> list[int]:
+        """Takes out all but those that were looked at for the node of this very position."""
+        early = [storage for _, since, storage in self._heap if since < position]
+        self._heap = [item for item in self._heap if item[1] == position]
+        heapify(self._heap)
+        return early
+
+
+class EvictedComponents:
+    """Sets of neighbouring nodes whose values are evicted and will be computed again.
+
+    Bringing one of them back brings others along; `seconds` is what all of a set take. Numbers
+    begin with 1: 0 stands for no component.
+    """
+
+    def __init__(self) -> None:
+        self._sets = DisjointSets(1)
+        self._seconds = [0.0]
+
+    def add(self, seconds: float) -> int:
+        """A new component of one node."""
+        self._seconds.append(seconds)
+        return self._sets.add()
+
+    def find(self, component: int) -> int:
+        """The number that stands for a component and all that were joined with it."""
+        return self._sets.find(component)
+
+    def seconds(self, component: int) -> float:
+        """Seconds of all nodes of a component, by the number that `find` gives."""
+        return self._seconds[component]
+
+    def join(self, first: int, second: int) -> None:
+        """Makes one component of two."""
+        first, second = self._sets.find(first), self._sets.find(second)
+        if first != second:
+            self._sets.join(first, second)
+            self._seconds[first] += self._seconds[second]

@@ -1,529 +1,367 @@
-"""A step rehearsed under a limit: what to give up, and when, so that an order fits.
+"""A step rehearsed under a memory limit: what to evict, and when, so that an order fits.
 
 The nodes run in a given order while the bytes in use are counted. Whenever the next node would go
-over the limit, the resident value with the least *score* leaves the device: it is dropped and
-computed again before its next use, or sent to the host and fetched back, whichever is cheaper. What
-a node needs and is not there is brought back first, with whatever that needs in turn. What comes
-out is a schedule, and every schedule keeps the limit by construction.
+over the limit, the resident storage with the least score is evicted: dropped, and computed again
+before its next use, or sent to the host and fetched back. This is dynamic tensor rematerialization
+(M. Kirisame et al., arXiv 2006.09616) ahead of time, with the future known, and with a host.
 
-    score = seconds to bring the value back / (bytes * seconds until its next use)
+For each node of the order, the same letters in the code:
 
-The seconds to bring a value back are those of its node and of every node that would have to run
-again only for its sake; `spread` adds a part of those that are to run again next to it, which
-keeps the stretches between kept values short. What has to be kept longer for its sake is taken off
-below the line. This is the rule of dynamic tensor rematerialization
-(M. Kirisame et al., arXiv 2006.09616), used ahead of time, when the next use is known.
+A. *Bring back.* What the node reads and is evicted is fetched, or computed again; before that what
+   it is computed from is brought back. All of it is pinned until it has been read.
+B. *Make room.* While the node's outputs and scratch do not fit, the storage with the least score
+   (`scores`) is evicted. Scores in the queue are lower bounds; the least is made exact before it
+   counts. One that cannot be evicted now is postponed.
+C. *Run.* The outputs appear; one may take an input's storage over.
+D. *Let go.* A storage that nothing will need is freed; the others may be evicted again.
 
-A value that is gone is *pledged* if a later node needs it.
+An example by hand: every value takes 4 bytes, every node a second, the limit is 8::
+
+    order                  in use   what happens
+    a = MatMul()              4
+    b = MatMul(a)             8
+    c = MatMul(b)             8     B: a is evicted: 1 s for 4 bytes until d; b is pinned
+    d = MatMul(c, a), none    8     A: a is computed again as a/clone1
+
+What comes out is a schedule whose live bytes keep the limit at every step. What the allocator adds
+(padding, holes) is not counted here: candidates are judged by its replay.
+
+Bounds: the clones of a schedule are at most `MOST_CLONES` times the nodes of the order, else the
+limit counts as out of reach. A node takes time linear in the queue for each victim (one vectorised
+pass), and up to `scores.MOST_SOURCES` storages for each exact score.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+import math
+from collections.abc import Iterable
 
-from tfmem.planning.eviction.problem import NEVER, Stage
-from tfmem.planning.eviction.queue import Crowd, Groups
+from tfmem.planning.eviction.problem import EvictionProblem
+from tfmem.planning.eviction.queue import EvictionQueue, Postponed
+from tfmem.planning.eviction.schedule import HostCopy, Schedule, Step
+from tfmem.planning.eviction.scores import Scores, Scoring
+from tfmem.planning.eviction.state import FETCHED, State
 
-_MOST_REPEATS = 3
+MOST_CLONES = 3
 """Clones for each node of the order before a limit counts as out of reach: thrashing has no end."""
 
-_LONGEST_DELAY = 32
-"""Most nodes for which a storage that cannot leave is not looked at: looking at hundreds of them at
-every node took most of the time on graphs of 20,000."""
-
-
-class Step(NamedTuple):
-    """One run of a node: the first if `turn` is 0, else the `turn`-th time again."""
-
-    node: int
-    turn: int
-
-
-@dataclass(slots=True)
-class Crossing:
-    """How one value crosses between device and host.
-
-    Attributes:
-      pace: index of the step that waits for the copy to the host to land; -1 if none does.
-      fetches: the ways back: index of the step that each is wanted by, and the steps that read it.
-    """
-
-    pace: int = -1
-    fetches: list[tuple[int, list[Step]]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Knobs:
-    """How scores are made; which setting is best depends on the graph, so several are tried.
-
-    Attributes:
-      spread: part of the neighbours' seconds that counts for a value.
-      patience: exponent of the time until the next use.
-      swap: factor on the seconds of copies: 1 if none of them were hidden behind computation, 0 if
-        all were; infinite to swap nothing.
-      recompute: whether values may be computed again.
-    """
-
-    spread: float = 0.0
-    patience: float = 1.0
-    swap: float = NEVER
-    recompute: bool = True
-
-
-@dataclass(slots=True)
-class Schedule:
-    """What a rehearsal decided.
-
-    Attributes:
-      steps: every run of a node on the device, in order.
-      clones: the steps that read each step of turn 1 or more.
-      crossings: the values (step, output) that cross between device and host.
-      seconds: time of a step of the function, by the rehearsal's own clock.
-      peak_bytes: most bytes in use, what stays for the whole step included.
-      timeline: bytes in use while each step runs.
-    """
-
-    steps: list[Step] = field(default_factory=list)
-    clones: dict[Step, list[Step]] = field(default_factory=dict)
-    crossings: dict[tuple[Step, int], Crossing] = field(default_factory=dict)
-    seconds: float = 0.0
-    peak_bytes: int = 0
-    timeline: list[int] = field(default_factory=list)
+EXACT = 1.01
+"""Score over its bound in the queue up to which the bound counts as exact."""
 
 
 class Unreachable(Exception):
     """The limit cannot be kept: nothing is left that may leave, or all is computed many times."""
 
 
-class Rehearsal:
-    """One run of a stage's order under a limit."""
+def rehearse(problem: EvictionProblem, limit: float, scoring: Scoring) -> Schedule:
+    """Rehearses one step under a memory limit.
 
-    def __init__(self, stage: Stage, limit: int, knobs: Knobs) -> None:
-        self.stage, self.limit, self.knobs = stage, limit, knobs
-        count = len(stage.size)
-        self.made = Schedule()
-        self.alive = stage.fixed_bytes
-        self.now = 0.0
-        self.position, self.clock = 0, 0.0
-        self.link = 0.0  # when the way to the host is free
-        self.here = [root < 0 for root in stage.root]  # of each value
-        self.turn = [0] * len(stage.form.names)
-        self.crossing: list[Crossing | None] = [None] * count  # of storages with a host copy
-        self.born = [0] * count  # index of the step that made each storage
-        self.born_at = [0.0] * count
-        self.next = [0] * count  # index into the uses of each storage
-        self.pot = [NEVER] * count  # when values that are gone will need each storage
-        self.locked = [0] * count
-        self.group = [0] * count  # of each storage that is pledged; see `crowd.Groups`
-        self.groups = Groups()
-        self.left = _MOST_REPEATS * len(stage.order)  # runs of clones until it is given up
-        self.turns = [0] * len(stage.form.names)  # how often each node was run again
-        # Storages that could not leave: when to look again, when that was, and which; a heap.
-        self.postponed: list[tuple[int, int, int]] = []
-        self.delay = [0] * count  # nodes for which each was postponed last
-        self.crowd = Crowd(knobs.patience)
-        for node, is_away in enumerate(stage.away):
-            if is_away:
-                for value in range(stage.form.first[node], stage.form.first[node + 1]):
-                    if stage.root[value] >= 0 and stage.uses[value]:
-                        self._crossing_of(value)
-        for root, is_sent in enumerate(stage.is_sent):
-            if is_sent:
-                self._crossing_of(root)
-
-    def run(self) -> Schedule:
-        """The schedule.
-
-        Raises:
-          Unreachable: the limit cannot be kept.
-        """
-        self.made.peak_bytes = self.alive
-        for position, node in enumerate(self.stage.order):
-            self.position = position
-            while self.postponed and self.postponed[0][0] <= position:
-                self._offer_again(heappop(self.postponed)[2])
-            reads = self._storages_read(node)
-            for root in reads:
-                self.locked[root] += 1
-            if any(not self.here[value] for value in self.stage.form.reads[node]):
-                self._bring(node)
-            self._run(node, 0)
-            for root in reads:
-                self.locked[root] -= 1
-                self._advance(root)
-        self.made.seconds = self.now
-        return self.made
-
-    # Running nodes.
-
-    def _run(self, node: int, turn: int) -> None:
-        stage, form = self.stage, self.stage.form
-        outputs = [v for v in range(form.first[node], form.first[node + 1]) if stage.root[v] == v]
-        taken, giver = self._taken_over(node, turn)
-        new = sum(stage.size[v] for v in outputs if v != taken)
-        self._make_room(new + stage.scratch[node])
-        self.alive += new
-        self.made.timeline.append(self.alive + stage.scratch[node])
-        self.made.peak_bytes = max(self.made.peak_bytes, self.made.timeline[-1])
-        step = Step(node, turn)
-        for value in dict.fromkeys(form.reads[node]):
-            self._note_use(value, step)
-        self.made.steps.append(step)
-        self.turn[node] = turn
-        self.now += stage.seconds[node]
-        if giver >= 0:
-            self.alive -= stage.size[giver] - stage.size[taken]
-            self._vanish(giver)
-        for value in range(form.first[node], form.first[node + 1]):
-            self.here[value] = True
-        for root in outputs:
-            self._appear(root)
-
-    def _taken_over(self, node: int, turn: int) -> tuple[int, int]:
-        """The output that takes over an input's storage, and that storage; -1 if none does."""
-        stage, form = self.stage, self.stage.form
-        for value in form.takes[node]:
-            root = stage.root[value]
-            if root >= 0 and self.locked[root] == 1 and not stage.stays[root]:
-                uses, i = stage.uses[root], self.next[root]
-                is_last = i >= len(uses) or (not turn and uses[i:] == [self.position])
-                if is_last and self.pot[root] == NEVER and self.crossing[root] is None:
-                    return form.taker[node], root
-        return -1, -1
-
-    def _note_use(self, value: int, step: Step) -> None:
-        """Records what a step reads: the original, a clone, or a copy that came back."""
-        stage = self.stage
-        root, producer = stage.root[value], stage.form.producer[value]
-        turn = self.turn[producer]
-        if turn and root >= 0:
-            self.made.clones.setdefault(Step(producer, turn), []).append(step)
-        crossing = self.crossing[value] if root == value else None
-        if crossing is not None and crossing.fetches and self.born[value] < 0:
-            crossing.fetches[-1][1].append(step)
-
-    def _appear(self, root: int) -> None:
-        """A storage was just made by the last step."""
-        self.born[root] = len(self.made.steps) - 1
-        self.born_at[root] = self.now
-        self.group[root] = self.delay[root] = 0
-        if not self.stage.is_sent[root]:
-            self.crossing[root] = None
-        self._offer(root)
-
-    def _offer(self, root: int) -> None:
-        """Lets a resident storage be chosen to leave, or frees it if nothing needs it."""
-        stage = self.stage
-        due = self._due(root)
-        is_sending = stage.is_sent[root] and self.born[root] >= 0
-        if due == NEVER and not (stage.stays[root] or self.locked[root] or is_sending):
-            self._leave(root)
-            return
-        if stage.size[root] < self.crowd.smallest or stage.stays[root]:
-            return
-        price = self._rough_price(root)
-        if price < NEVER:
-            self.crowd.put(root, stage.size[root], due, price)
-
-    def _advance(self, root: int) -> None:
-        """A node of the order that reads a storage has run."""
-        uses = self.stage.uses[root]
-        i = self.next[root]
-        while i < len(uses) and uses[i] <= self.position:
-            i += 1
-        self.next[root] = i
-        self._offer_again(root)
-
-    def _due(self, root: int) -> float:
-        """When a storage is needed next, by the clock of the order without repetitions."""
-        uses, i = self.stage.uses[root], self.next[root]
-        direct = float(self.stage.began[uses[i]]) if i < len(uses) else NEVER
-        return min(direct, self.pot[root])
-
-    def _storages_read(self, node: int) -> list[int]:
-        root = self.stage.root
-        return list(dict.fromkeys(root[v] for v in self.stage.form.reads[node] if root[v] >= 0))
-
-    # Leaving.
-
-    def _make_room(self, nbytes: int) -> None:
-        while self.alive + nbytes > self.limit:
-            root, is_sent = self._choose()
-            if is_sent:
-                self._send(root)
-            self._drop(root)
-
-    def _choose(self) -> tuple[int, bool]:
-        """The storage with the least score, and whether it must be copied to the host first.
-
-        Scores in the crowd are lower bounds; they are brought up to date as they are looked at.
-        """
-        self.clock = float(self.stage.began[self.position])
-        while True:
-            root, score = self.crowd.least(self.clock)
-            if root < 0:
-                if self._refresh() or self._recall():
-                    continue
-                raise Unreachable(self.stage.form.names[self.stage.order[self.position]])
-            if self.locked[root]:
-                self.crowd.take(root)
-                continue
-            exact, is_sent = self._score(root)
-            if exact == NEVER:
-                self._postpone(root)
-            elif exact > score * 1.01:
-                self.crowd.rescore(root, exact, self.clock)
-            else:
-                return root, is_sent
-
-    def _postpone(self, root: int) -> None:
-        """A storage that cannot leave now is looked at again later, each time after longer."""
-        self.crowd.take(root)
-        self.delay[root] = min(max(1, 2 * self.delay[root]), _LONGEST_DELAY)
-        heappush(self.postponed, (self.position + self.delay[root], self.position, root))
-
-    def _recall(self) -> bool:
-        """Looks at once at all that were postponed at an earlier node; whether there were any."""
-        early = [item for item in self.postponed if item[1] < self.position]
-        self.postponed = [item for item in self.postponed if item[1] == self.position]
-        heapify(self.postponed)
-        for _, _, root in early:
-            self._offer_again(root)
-        return bool(early)
-
-    def _refresh(self) -> bool:
-        """Frees what was kept for a use that has passed; whether there was any."""
-        before = self.alive
-        for root in [root for root, pot in enumerate(self.pot) if pot < self.clock]:
-            self._settle(root)
-        return self.alive < before
-
-    def _rough_price(self, root: int) -> float:
-        """A lower bound of the seconds that bringing a storage back takes."""
-        stage, knobs = self.stage, self.knobs
-        if self.crossing[root] is not None:
-            return 0.0
-        node = stage.form.producer[root]
-        again = stage.seconds[node] if stage.may_repeat[node] and knobs.recompute else NEVER
-        return min(again, self._copies(root) * knobs.swap) if knobs.swap < NEVER else again
-
-    def _copies(self, root: int) -> float:
-        """Seconds of the copies that still have to be made if a storage leaves."""
-        costs, nbytes = self.stage.costs, self.stage.size[root]
-        seconds = costs.latency + nbytes / costs.from_host
-        if self.crossing[root] is None:
-            seconds += costs.latency + nbytes / costs.to_host
-        return seconds
-
-    def _score(self, root: int) -> tuple[float, bool]:
-        """The score of a storage that may leave, and whether it is by way of the host."""
-        relief = self.stage.size[root] * self._wait(self._due(root))
-        has_copy = self.crossing[root] is not None
-        hidden = min(1.0, self.knobs.swap)
-        if has_copy and self.born[root] < 0:
-            return hidden * self._copies(root) / relief, False
-        again = NEVER
-        if self.knobs.recompute and not has_copy:
-            seconds, longer = self._again(root)
-            again = seconds / (relief - longer) if longer < relief else NEVER
-        is_young = len(self.made.steps) - self.born[root] < 2
-        if is_young or (self.knobs.swap == NEVER and not has_copy):
-            return again, False
-        back = hidden * self._copies(root) if self._due(root) < NEVER else 0.0
-        swap = (back + max(0.0, self._landing(root) - self.now)) / relief
-        return min(again, swap), swap < again
-
-    def _wait(self, due: float) -> float:
-        """How much a time until the next use counts for."""
-        return float(max(1e-9, min(due, self.stage.began[-1]) - self.clock) ** self.knobs.patience)
-
-    def _again(self, root: int) -> tuple[float, float]:
-        """What it costs to compute a storage again.
-
-        Returns:
-          Seconds of the nodes that would run again only for it, with the neighbours' part; and the
-          bytes times waiting time of what has to be kept longer for it. Infinite if it cannot be.
-        """
-        stage, reads = self.stage, self.stage.form.reads
-        due = self._due(root)
-        wait = self._wait(due)
-        seconds = longer = 0.0
-        groups: set[int] = set()
-        todo, seen = [root], {root}
-        while todo:
-            node = stage.form.producer[todo.pop()]
-            if not stage.may_repeat[node] or len(seen) > 256:
-                return NEVER, NEVER
-            seconds += stage.seconds[node]
-            for nbytes, updated in stage.contents[node]:
-                longer += nbytes * max(0.0, wait - self._wait(updated))
-            for source in {stage.root[value] for value in reads[node]} - seen - {-1}:
-                seen.add(source)
-                if self.here[source]:
-                    longer += stage.size[source] * max(0.0, wait - self._wait(self._due(source)))
-                elif self.crossing[source] is not None:
-                    seconds += self._copies(source) * min(1.0, self.knobs.swap)
-                elif self.group[source]:
-                    groups.add(self.groups.find(self.group[source]))
-                else:
-                    todo.append(source)
-        if self.knobs.spread:
-            groups |= {self.groups.find(self.group[child]) for child in self._pledged(root)}
-            seconds += self.knobs.spread * sum(self.groups.seconds[group] for group in groups)
-        return seconds, longer
-
-    def _pledged(self, root: int) -> list[int]:
-        """Storages that are made from this one, are gone, and will be needed."""
-        stage, form = self.stage, self.stage.form
-        found = []
-        for reader in stage.readers[root]:
-            for value in range(form.first[reader], form.first[reader + 1]):
-                child = stage.root[value]
-                if child >= 0 and child != root and self.group[child] and not self.here[child]:
-                    found.append(child)
-        return found
-
-    def _landing(self, root: int) -> float:
-        costs = self.stage.costs
-        begin = max(self.link, self.born_at[root])
-        return begin + costs.latency + self.stage.size[root] / costs.to_host
-
-    def _send(self, root: int) -> None:
-        crossing = self._crossing_of(root)
-        crossing.pace = len(self.made.steps) - 1
-        self.link = self._landing(root)
-        self.now = max(self.now, self.link)
-
-    def _crossing_of(self, root: int) -> Crossing:
-        kept = self.crossing[root]
-        if kept is None:
-            node = self.stage.form.producer[root]
-            step = Step(node, self.turn[node])
-            kept = self.crossing[root] = Crossing()
-            self.made.crossings[step, root - self.stage.form.first[node]] = kept
-        return kept
-
-    def _drop(self, root: int) -> None:
-        """A storage leaves; what it was made from may be needed to bring it back."""
-        stage = self.stage
-        due = self._due(root)
-        self._leave(root)
-        if self.crossing[root] is not None or due == NEVER:
-            return
-        self.group[root] = self.groups.add(stage.seconds[stage.form.producer[root]])
-        todo = [(root, due)]
-        while todo:
-            lost, due = todo.pop()
-            self._join(lost)
-            for value in stage.form.reads[stage.form.producer[lost]]:
-                source = stage.root[value]
-                if source < 0 or due >= self.pot[source]:
-                    continue
-                self.pot[source] = due
-                if self.here[source]:
-                    self._offer_again(source)
-                elif self.crossing[source] is None:
-                    if not self.group[source]:
-                        seconds = stage.seconds[stage.form.producer[source]]
-                        self.group[source] = self.groups.add(seconds)
-                    todo.append((source, due))
-
-    def _offer_again(self, root: int) -> None:
-        if self.here[root] and not self.locked[root]:
-            self._offer(root)
-
-    def _join(self, root: int) -> None:
-        """Puts a storage that is pledged into one group with its neighbours that are."""
-        stage, form = self.stage, self.stage.form
-        sources = (stage.root[value] for value in form.reads[form.producer[root]])
-        lost = [s for s in sources if s >= 0 and self.group[s] and not self.here[s]]
-        for other in (*lost, *self._pledged(root)):
-            self.groups.join(self.group[root], self.group[other])
-
-    def _leave(self, root: int) -> None:
-        self.alive -= self.stage.size[root]
-        self._vanish(root)
-
-    def _vanish(self, root: int) -> None:
-        self.crowd.take(root)
-        for value in self.stage.members[root]:
-            self.here[value] = False
-
-    # Coming back.
-
-    def _bring(self, node: int) -> None:
-        """Brings back what a node reads, and before that what that needs."""
-        todo = self._missing(node)
-        for kind, subject in todo:
-            for root in self._storages_read(subject) if kind == "again" else ():
-                self.locked[root] += 1
-        for kind, subject in todo:
-            if kind == "fetch":
-                self._fetch(subject)
-                continue
-            self._clear(subject)
-            self.left -= 1
-            if self.left < 0:
-                raise Unreachable(self.stage.form.names[node])
-            self.turns[subject] += 1
-            self._run(subject, self.turns[subject])
-            for root in self._storages_read(subject):
-                self.locked[root] -= 1
-                self._settle(root)
-
-    def _missing(self, node: int) -> list[tuple[str, int]]:
-        """Fetches of storages and runs of nodes, in the order in which they can be done."""
-        stage, form = self.stage, self.stage.form
-        found: dict[tuple[str, int], None] = {}
-        todo = [("need", v) for v in reversed(form.reads[node]) if not self.here[v]]
-        while todo:
-            what, subject = todo.pop()
-            if what != "need":
-                found.setdefault((what, subject))
-                continue
-            producer = form.producer[subject]
-            if self.here[subject] or ("again", producer) in found:
-                continue
-            if stage.root[subject] == subject and self.crossing[subject] is not None:
-                found.setdefault(("fetch", subject))
-                continue
-            todo.append(("again", producer))
-            todo += [("need", v) for v in reversed(form.reads[producer]) if not self.here[v]]
-        return list(found)
-
-    def _clear(self, node: int) -> None:
-        """What is left of a node's earlier outputs goes: the clone makes all of them anew."""
-        form, stage = self.stage.form, self.stage
-        for value in range(form.first[node], form.first[node + 1]):
-            if stage.root[value] == value and self.here[value]:
-                self._leave(value)
-
-    def _fetch(self, root: int) -> None:
-        stage = self.stage
-        self._make_room(stage.size[root])
-        self.alive += stage.size[root]
-        self.made.peak_bytes = max(self.made.peak_bytes, self.alive)
-        crossing = self._crossing_of(root)
-        crossing.fetches.append((len(self.made.steps), []))
-        self.now += min(1.0, self.knobs.swap) * (
-            stage.costs.latency + stage.size[root] / stage.costs.from_host
-        )
-        self.born[root] = -1
-        self.here[root] = True
-        self._offer_again(root)
-
-    def _settle(self, root: int) -> None:
-        """A clone that read a storage has run: does anything else that is gone need it?"""
-        self.pot[root] = min(map(self._due, self._pledged(root)), default=NEVER)
-        self._offer_again(root)
-
-
-def rehearse(stage: Stage, limit: int, knobs: Knobs) -> Schedule:
-    """Rehearses one step under a limit.
+    Args:
+      problem: the graph, its order, its prices.
+      limit: most bytes in use at a time; infinite for none.
+      scoring: how victims are chosen.
 
     Raises:
       Unreachable: the limit cannot be kept.
     """
-    return Rehearsal(stage, limit, knobs).run()
+    return _Rehearsal(problem, limit, scoring).run()
+
+
+class _Rehearsal:
+    """One run of a problem's order under a limit."""
+
+    def __init__(self, problem: EvictionProblem, limit: float, scoring: Scoring) -> None:
+        self.problem, self.form, self.limit = problem, problem.form, limit
+        self.state = State(problem)
+        self.storages, self.is_here = self.state.storages, self.state.is_here
+        self.scores = Scores(self.state, scoring)
+        self.queue, self.postponed = EvictionQueue(scoring.staleness_exponent), Postponed()
+        self.made_by = [0] * len(self.form.names)  # the clone whose values are here, of each node
+        self.clones = [0] * len(self.form.names)  # how many each node has so far
+        self.clones_left = MOST_CLONES * len(problem.order)
+        self.made = Schedule(peak_bytes=self.state.in_use)
+        for node, is_on_host in enumerate(problem.on_host):
+            for value in problem.outputs(node) if is_on_host else ():
+                if problem.storage[value] >= 0 and problem.uses[value]:
+                    self._copy_of(value)
+        for storage, is_sent in enumerate(problem.is_sent):
+            if is_sent:
+                self._copy_of(storage)
+
+    def run(self) -> Schedule:
+        """The schedule."""
+        state, problem = self.state, self.problem
+        for position, node in enumerate(problem.order):
+            state.position, state.due_clock = position, float(problem.begins[position])
+            self._offer_all(self.postponed.due(position))
+            reads = problem.storages_read(node)
+            self._pin(reads)
+            if not all(self.is_here[value] for value in self.form.reads[node]):
+                self._bring_back(node)
+            self._run(node, 0)
+            for storage in reads:
+                self._let_go(storage)
+        self.made.seconds = state.now
+        return self.made
+
+    # A. Bring back.
+
+    def _bring_back(self, node: int) -> None:
+        todo = self._missing(node)
+        for what, subject in todo:
+            if what == "run":
+                self._pin(self.problem.storages_read(subject))
+        for what, subject in todo:
+            if what == "run":
+                self._recompute(subject)
+            else:
+                self._fetch(subject)
+
+    def _missing(self, node: int) -> list[tuple[str, int]]:
+        """What brings a node's inputs back, in the order in which it can be done.
+
+        Returns:
+          ("fetch", storage) or ("run", node), each once.
+        """
+        form = self.form
+        found: dict[tuple[str, int], None] = {}
+        todo = [("need", v) for v in reversed(form.reads[node]) if not self.is_here[v]]
+        while todo:
+            what, subject = todo.pop()
+            if what == "run":
+                found.setdefault((what, subject))
+                continue
+            producer = form.producer[subject]
+            if self.is_here[subject] or ("run", producer) in found:
+                continue
+            if self.problem.storage[subject] == subject and self.storages[subject].copy:
+                found.setdefault(("fetch", subject))
+                continue
+            todo.append(("run", producer))
+            todo += [("need", v) for v in reversed(form.reads[producer]) if not self.is_here[v]]
+        return list(found)
+
+    def _fetch(self, storage: int) -> None:
+        state, size = self.state, self.problem.size[storage]
+        self._make_room(size)
+        state.in_use += size
+        self.made.peak_bytes = max(self.made.peak_bytes, state.in_use)
+        self._copy_of(storage).fetches.append((state.steps, []))
+        state.now += self.scores.exposed * state.seconds_from_host(storage)
+        self.storages[storage].made_by = FETCHED
+        self.is_here[storage] = True
+        self._offer_if_free(storage)
+
+    def _recompute(self, node: int) -> None:
+        for value in self.problem.outputs(node):
+            if self.problem.storage[value] == value and self.is_here[value]:
+                self._free(value)  # the clone makes all of them anew
+        self.clones_left -= 1
+        if self.clones_left < 0:
+            raise Unreachable(self.form.names[node])
+        self.clones[node] += 1
+        self._run(node, self.clones[node])
+        for storage in self.problem.storages_read(node):
+            self.storages[storage].pins -= 1
+            self._settle(storage)
+
+    # B. Make room.
+
+    def _make_room(self, nbytes: int) -> None:
+        while self.state.in_use + nbytes > self.limit:
+            storage, is_sent = self._victim()
+            if is_sent:
+                self._send(storage)
+            self._evict(storage)
+
+    def _victim(self) -> tuple[int, bool]:
+        """The storage with the least score, and whether it is sent to the host first."""
+        state = self.state
+        while True:
+            storage, bound = self.queue.least(state.due_clock)
+            if storage < 0:
+                if self._free_what_is_over() or self._offer_all(
+                    self.postponed.recall(state.position)
+                ):
+                    continue
+                raise Unreachable(self.form.names[self.problem.order[state.position]])
+            one = self.storages[storage]
+            if one.pins:
+                self.queue.take(storage)
+                continue
+            score, is_sent = self.scores.score(storage)
+            if score == math.inf:
+                self.queue.take(storage)
+                one.delay = self.postponed.put(storage, state.position, one.delay)
+            elif score > bound * EXACT:
+                self.queue.raise_to(storage, score, state.due_clock)
+            else:
+                return storage, is_sent
+
+    def _free_what_is_over(self) -> bool:
+        """Frees what was kept for a clone whose time has passed; whether there was any."""
+        before = self.state.in_use
+        over = [s for s, one in enumerate(self.storages) if one.clone_use < self.state.due_clock]
+        for storage in over:
+            self._settle(storage)
+        return self.state.in_use < before
+
+    def _send(self, storage: int) -> None:
+        self._copy_of(storage).pace = self.state.steps - 1
+        self.state.link_free = self.state.landing(storage)
+        self.state.now = max(self.state.now, self.state.link_free)
+
+    def _evict(self, storage: int) -> None:
+        """Evicts a storage. What it is computed from is needed when it is, unless it has a copy."""
+        one, due = self.storages[storage], self.state.due(storage)
+        self._free(storage)
+        if one.copy is not None or due == math.inf:
+            return
+        one.component = self._component(storage)
+        todo = [(storage, due)]
+        while todo:
+            evicted, due = todo.pop()
+            self._join(evicted)
+            for value in self.form.reads[self.form.producer[evicted]]:
+                source = self.problem.storage[value]
+                if source < 0 or due >= self.storages[source].clone_use:
+                    continue
+                self.storages[source].clone_use = due
+                if self.is_here[source]:
+                    self._offer_if_free(source)
+                elif self.storages[source].copy is None:
+                    if not self.storages[source].component:
+                        self.storages[source].component = self._component(source)
+                    todo.append((source, due))
+
+    def _component(self, storage: int) -> int:
+        return self.state.components.add(self.problem.seconds[self.form.producer[storage]])
+
+    def _join(self, storage: int) -> None:
+        """Makes an evicted storage one component with its neighbours that are evicted, too."""
+        problem, state = self.problem, self.state
+        sources = (problem.storage[v] for v in self.form.reads[self.form.producer[storage]])
+        evicted = [source for source in sources if source >= 0 and state.is_pending(source)]
+        for other in (*evicted, *state.evicted_children(storage)):
+            own = self.storages[storage].component
+            state.components.join(own, self.storages[other].component)
+
+    # C. Run.
+
+    def _run(self, node: int, clone: int) -> None:
+        problem, state, made = self.problem, self.state, self.made
+        outputs = [v for v in problem.outputs(node) if problem.storage[v] == v]
+        taken, giver = self._taken_over(node, clone)
+        new = sum(problem.size[value] for value in outputs if value != taken)
+        self._make_room(new + problem.scratch[node])
+        state.in_use += new
+        made.timeline.append(state.in_use + problem.scratch[node])
+        made.peak_bytes = max(made.peak_bytes, made.timeline[-1])
+        step = Step(node, clone)
+        for value in dict.fromkeys(self.form.reads[node]):
+            self._note_read(value, step)
+        made.steps.append(step)
+        state.steps += 1
+        self.made_by[node] = clone
+        state.now += problem.seconds[node]
+        if giver >= 0:
+            state.in_use -= problem.size[giver] - problem.size[taken]
+            self._vanish(giver)
+        for value in problem.outputs(node):
+            self.is_here[value] = True
+        for storage in outputs:
+            self._appear(storage)
+
+    def _taken_over(self, node: int, clone: int) -> tuple[int, int]:
+        """The output that takes over an input's storage, and that storage; -1 if none does."""
+        for value in self.form.takes[node]:
+            storage = self.problem.storage[value]
+            if storage < 0 or self.problem.stays[storage]:
+                continue
+            one, uses = self.storages[storage], self.problem.uses[storage]
+            here = [self.state.position] if not clone else []
+            is_last = uses[one.next_use :] in ([], here)
+            if one.pins == 1 and is_last and one.clone_use == math.inf and one.copy is None:
+                return self.form.taker[node], storage
+        return -1, -1
+
+    def _note_read(self, value: int, step: Step) -> None:
+        """Records what a step reads: the original, a clone, or a copy that came back."""
+        storage, producer = self.problem.storage[value], self.form.producer[value]
+        clone = self.made_by[producer]
+        if clone and storage >= 0:
+            self.made.clones.setdefault(Step(producer, clone), []).append(step)
+        one = self.storages[value]
+        if storage == value and one.copy and one.copy.fetches and one.made_by == FETCHED:
+            one.copy.fetches[-1][1].append(step)
+
+    def _appear(self, storage: int) -> None:
+        """A storage was just made by the last step."""
+        one = self.storages[storage]
+        one.made_by, one.made_at = self.state.steps - 1, self.state.now
+        one.component = one.delay = 0
+        if not self.problem.is_sent[storage]:
+            one.copy = None
+        self._offer(storage)
+
+    # D. Let go.
+
+    def _let_go(self, storage: int) -> None:
+        """A node of the order that reads a storage has run."""
+        one, uses = self.storages[storage], self.problem.uses[storage]
+        one.pins -= 1
+        while one.next_use < len(uses) and uses[one.next_use] <= self.state.position:
+            one.next_use += 1
+        self._offer_if_free(storage)
+
+    def _settle(self, storage: int) -> None:
+        """A clone that reads a storage has run: does anything else that is evicted need it?"""
+        children = self.state.evicted_children(storage)
+        self.storages[storage].clone_use = min(map(self.state.due, children), default=math.inf)
+        self._offer_if_free(storage)
+
+    def _offer_all(self, storages: Iterable[int]) -> bool:
+        """Offers storages; whether there were any."""
+        found = list(storages)
+        for storage in found:
+            self._offer_if_free(storage)
+        return bool(found)
+
+    def _offer_if_free(self, storage: int) -> None:
+        if self.is_here[storage] and not self.storages[storage].pins:
+            self._offer(storage)
+
+    def _offer(self, storage: int) -> None:
+        """Lets a resident storage be chosen to leave, or frees it if nothing needs it."""
+        problem, one, due = self.problem, self.storages[storage], self.state.due(storage)
+        is_being_sent = problem.is_sent[storage] and one.made_by != FETCHED
+        if due == math.inf and not (problem.stays[storage] or one.pins or is_being_sent):
+            self._free(storage)
+        elif problem.size[storage] and not problem.stays[storage]:
+            seconds = self.scores.least_seconds(storage)
+            if seconds < math.inf:
+                self.queue.put(storage, problem.size[storage], due, seconds)
+
+    # What all of them do.
+
+    def _pin(self, storages: Iterable[int]) -> None:
+        for storage in storages:
+            self.storages[storage].pins += 1
+
+    def _free(self, storage: int) -> None:
+        self.state.in_use -= self.problem.size[storage]
+        self._vanish(storage)
+
+    def _vanish(self, storage: int) -> None:
+        self.queue.take(storage)
+        for value in self.problem.values[storage]:
+            self.is_here[value] = False
+
+    def _copy_of(self, storage: int) -> HostCopy:
+        """A storage's copy on the host, noted in the schedule when it is first asked for."""
+        one = self.storages[storage]
+        if one.copy is None:
+            node = self.form.producer[storage]
+            step = Step(node, self.made_by[node])
+            one.copy = self.made.copies[step, storage - self.form.first[node]] = HostCopy()
+        return one.copy

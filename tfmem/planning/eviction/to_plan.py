@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate
 
 from tfmem.graph.ir import Value
 from tfmem.plan import Fetch, Placement, Plan, Recomputation, Transfer, clone_name
-from tfmem.planning.eviction.problem import Stage
-from tfmem.planning.eviction.rehearsal import Crossing, Schedule, Step
+from tfmem.planning.eviction.problem import EvictionProblem
+from tfmem.planning.eviction.schedule import HostCopy, Schedule, Step
 
 
 def plan_of(
     schedule: Schedule,
-    stage: Stage,
+    problem: EvictionProblem,
     base: Sequence[int],
     away: Sequence[str],
     beside: Mapping[str, str],
@@ -26,35 +25,35 @@ def plan_of(
 
     Args:
       schedule: what was rehearsed.
-      stage: where.
+      problem: where.
       base: every node of the graph, in the order that was rehearsed.
       away: variables that live on the host.
       beside: nodes that run on the host: {node: the variable that it is beside}.
       limit: bytes that copies on their way back may fill up to.
     """
-    triggers = _prefetched(schedule, stage, limit)
+    triggers = _prefetched(schedule, problem, limit)
     transfers: dict[str, list[Transfer]] = {variable: [] for variable in away}
     evictions = []
-    for (step, index), crossing in schedule.crossings.items():
-        value = Value(_name(stage, step), index)
-        transfer = _transfer(stage, schedule, value, crossing, triggers)
-        owner = _owner(stage, step.node, index, beside)
+    for (step, index), copy in schedule.copies.items():
+        value = Value(_name(problem, step), index)
+        transfer = _transfer(problem, schedule, value, copy, triggers)
+        owner = _owner(problem, step.node, index, beside)
         if owner:
             transfers[owner].append(transfer)
         elif transfer.fetches:
             evictions.append(transfer)
     moved: dict[str, list[str]] = {variable: [] for variable in transfers}
     for number in base:
-        name = stage.form.names[number]
+        name = problem.form.names[number]
         if name in beside:
             moved[beside[name]].append(name)
     return Plan(
-        order=_order(schedule, stage, base),
+        order=_order(schedule, problem, base),
         recomputations=tuple(
             Recomputation(
-                stage.form.names[step.node],
-                tuple(_name(stage, user) for user in dict.fromkeys(users)),
-                step.turn,
+                problem.form.names[step.node],
+                tuple(_name(problem, user) for user in dict.fromkeys(users)),
+                step.clone,
             )
             for step, users in schedule.clones.items()
         ),
@@ -66,32 +65,32 @@ def plan_of(
     )
 
 
-def _name(stage: Stage, step: Step) -> str:
-    return clone_name(stage.form.names[step.node], step.turn)
+def _name(problem: EvictionProblem, step: Step) -> str:
+    return clone_name(problem.form.names[step.node], step.clone)
 
 
-def _order(schedule: Schedule, stage: Stage, base: Sequence[int]) -> tuple[str, ...]:
+def _order(schedule: Schedule, problem: EvictionProblem, base: Sequence[int]) -> tuple[str, ...]:
     """The nodes of `base`, each node of the device behind the clones that come before it."""
     steps = iter(schedule.steps)
-    on_device = set(stage.order)
+    on_device = set(problem.order)
     order = []
     for number in base:
         if number not in on_device:
-            order.append(stage.form.names[number])
+            order.append(problem.form.names[number])
             continue
         for step in steps:
-            order.append(_name(stage, step))
+            order.append(_name(problem, step))
             if step == (number, 0):
                 break
     return tuple(order)
 
 
-def _owner(stage: Stage, node: int, index: int, beside: Mapping[str, str]) -> str:
-    """The variable whose placement a crossing value belongs to; "" if it is an eviction."""
-    form = stage.form
-    if stage.away[node]:
+def _owner(problem: EvictionProblem, node: int, index: int, beside: Mapping[str, str]) -> str:
+    """The variable whose placement a value that crosses belongs to; "" if it is an eviction."""
+    form = problem.form
+    if problem.on_host[node]:
         return beside.get(form.names[node], "")
-    if stage.is_sent[form.first[node] + index]:
+    if problem.is_sent[form.first[node] + index]:
         for reader in form.successors[node]:
             if form.names[reader] in beside:
                 return beside[form.names[reader]]
@@ -99,23 +98,25 @@ def _owner(stage: Stage, node: int, index: int, beside: Mapping[str, str]) -> st
 
 
 def _transfer(
-    stage: Stage,
+    problem: EvictionProblem,
     schedule: Schedule,
     value: Value,
-    crossing: Crossing,
+    copy: HostCopy,
     triggers: Mapping[tuple[Value, int], int],
 ) -> Transfer:
     fetches = []
-    for number, (wanted, users) in enumerate(crossing.fetches):
+    for number, (wanted, users) in enumerate(copy.fetches):
         if users:
             trigger = triggers.get((value, number), wanted - 1)
-            name = _name(stage, schedule.steps[trigger]) if trigger >= 0 else ""
-            fetches.append(Fetch(tuple(_name(stage, user) for user in users), name))
-    pace = _name(stage, schedule.steps[crossing.pace]) if crossing.pace >= 0 else ""
+            name = _name(problem, schedule.steps[trigger]) if trigger >= 0 else ""
+            fetches.append(Fetch(tuple(_name(problem, user) for user in users), name))
+    pace = _name(problem, schedule.steps[copy.pace]) if copy.pace >= 0 else ""
     return Transfer(value, tuple(fetches), pace)
 
 
-def _prefetched(schedule: Schedule, stage: Stage, limit: int) -> dict[tuple[Value, int], int]:
+def _prefetched(
+    schedule: Schedule, problem: EvictionProblem, limit: int
+) -> dict[tuple[Value, int], int]:
     """When each way back starts: as early as hides it, as far as there is room below the limit.
 
     Returns:
@@ -124,16 +125,16 @@ def _prefetched(schedule: Schedule, stage: Stage, limit: int) -> dict[tuple[Valu
     index = {step: i for i, step in enumerate(schedule.steps)}
     room = [limit - nbytes for nbytes in schedule.timeline]
     wanted = []
-    for (step, output), crossing in schedule.crossings.items():
-        value, earliest = Value(_name(stage, step), output), max(crossing.pace, index.get(step, -1))
-        nbytes = stage.size[stage.form.first[step.node] + output]
-        for number, (position, users) in enumerate(crossing.fetches):
+    for (step, output), copy in schedule.copies.items():
+        value, earliest = Value(_name(problem, step), output), max(copy.pace, index.get(step, -1))
+        nbytes = problem.size[problem.form.first[step.node] + output]
+        for number, (position, users) in enumerate(copy.fetches):
             if users:
                 wanted.append((position, earliest, nbytes, (value, number)))
                 earliest = max(index[user] for user in users)
     wanted.sort(key=lambda one: one[:3])
-    began = list(accumulate((stage.seconds[step.node] for step in schedule.steps), initial=0.0))
-    starts = _latest_starts(stage, began, wanted)
+    began = list(accumulate((problem.seconds[step.node] for step in schedule.steps), initial=0.0))
+    starts = _latest_starts(problem, began, wanted)
     triggers, first = {}, 0
     for (position, earliest, nbytes, key), wished in zip(wanted, starts, strict=True):
         start = position
@@ -147,7 +148,7 @@ def _prefetched(schedule: Schedule, stage: Stage, limit: int) -> dict[tuple[Valu
 
 
 def _latest_starts(
-    stage: Stage, began: Sequence[float], wanted: Sequence[tuple[int, int, int, object]]
+    problem: EvictionProblem, began: Sequence[float], wanted: Sequence[tuple[int, int, int, object]]
 ) -> list[int]:
     """Before which step each way back must start for all to be there in time, one after the other.
 
@@ -155,12 +156,7 @@ def _latest_starts(
     """
     starts, free, start = [], math.inf, len(began)
     for position, _, nbytes, _ in reversed(wanted):
-        free = min(free, began[position]) - stage.costs.latency - nbytes / stage.costs.from_host
+        free = min(free, began[position]) - problem.costs.latency - nbytes / problem.costs.from_host
         start = min(start - 1, position, bisect_right(began, free) - 1)
         starts.append(start)
     return starts[::-1]
-
-
-def with_devices(plan: Plan, device: str, host: str, budget: int | None) -> Plan:
-    """The plan for these devices."""
-    return replace(plan, device=device, host=host, budget=budget)

@@ -12,6 +12,7 @@ D. *Judgement*: the least simulated peak wins, plain candidates included; on a t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from tfmem.costs.types import Costs
@@ -20,7 +21,7 @@ from tfmem.graph.ir import Graph
 from tfmem.graph.topology import first_ready_first, last_ready_first, post_order
 from tfmem.plan import Plan
 from tfmem.planning.order.pressure import Pressure, pressure
-from tfmem.planning.order.sweep import UNBOUNDED, backwards, forwards
+from tfmem.planning.order.sweep import backwards, forwards
 from tfmem.planning.order.window import Window
 from tfmem.simulation.simulate import simulate
 
@@ -76,7 +77,7 @@ def memory_order(graph: Graph, costs: Costs, device: str) -> tuple[str, ...]:
 def _search(model: Pressure, plain: Iterable[list[int]]) -> list[int]:
     form = model.graph
     candidates = [*plain, _demand(form)]  # A
-    candidates.append(forwards(model, candidates[0], UNBOUNDED, greedy=True))
+    candidates.append(forwards(model, candidates[0], math.inf, greedy=True))
     swept = [_sweep(model, _inputs_first(form, order)) for order in candidates]  # B
     best = min(swept, key=lambda order: max(model.timeline(order), default=0))
     sets = _SETS if best else 0

@@ -23,11 +23,9 @@ from collections.abc import Sequence
 from tfmem.graph.topology import Countdown
 from tfmem.planning.order.pressure import Pressure
 
-UNBOUNDED = 2**62
-
 
 def forwards(
-    model: Pressure, order: Sequence[int], bound: int, *, greedy: bool = False
+    model: Pressure, order: Sequence[int], bound: float, *, greedy: bool = False
 ) -> list[int]:
     """The order with each free node as early as it may run.
 
@@ -40,7 +38,7 @@ def forwards(
     return _Forwards(model, order, bound, greedy=greedy).run()
 
 
-def backwards(model: Pressure, order: Sequence[int], bound: int) -> list[int]:
+def backwards(model: Pressure, order: Sequence[int], bound: float) -> list[int]:
     """The order with each node that releases too little as late as it may run."""
     return _Backwards(model, order[::-1], bound).run()[::-1]
 
@@ -56,7 +54,7 @@ class _Sweep(ABC):
         self,
         model: Pressure,
         order: Sequence[int],
-        bound: int,
+        bound: float,
         before: Sequence[Sequence[int]],
         after: Sequence[Sequence[int]],
         *,
@@ -146,7 +144,9 @@ class _Sweep(ABC):
 class _Forwards(_Sweep):
     """Takes nodes from the start."""
 
-    def __init__(self, model: Pressure, order: Sequence[int], bound: int, *, greedy: bool) -> None:
+    def __init__(
+        self, model: Pressure, order: Sequence[int], bound: float, *, greedy: bool
+    ) -> None:
         graph = model.graph
         super().__init__(model, order, bound, graph.predecessors, graph.successors, greedy=greedy)
         self.left = [len(readers) for readers in model.readers]
@@ -203,7 +203,7 @@ class _Forwards(_Sweep):
 class _Backwards(_Sweep):
     """Takes nodes from the end; the order is given from the end, too."""
 
-    def __init__(self, model: Pressure, order: Sequence[int], bound: int) -> None:
+    def __init__(self, model: Pressure, order: Sequence[int], bound: float) -> None:
         super().__init__(model, order, bound, model.graph.successors, model.graph.predecessors)
         self.alive = sum(size for size, stays in zip(model.size, model.stays, strict=True) if stays)
         self.later = [0] * len(model.size)  # readers of each buffer already taken

@@ -9,6 +9,7 @@ with the rule of `sweep` (a free node runs at once) cutting most of them off.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -104,8 +105,8 @@ class Window:
         full = (1 << len(self.nodes)) - 1
         start = sum(1 << i for i, before in enumerate(self.before) if not before)
         came: dict[int, tuple[int, list[int]]] = {}
-        best: dict[int, int] = {0: -(2**62)}
-        heap = [(-(2**62), 0, 0, 0, start)]
+        best: dict[int, float] = {0: -math.inf}
+        heap: list[tuple[float, int, int, int, int]] = [(-math.inf, 0, 0, 0, start)]
         looked = 0
         while heap and looked < limit:
             peak, _, alive, done, ready = heapq.heappop(heap)
@@ -128,7 +129,7 @@ class Window:
         return None, looked
 
     def _run_free(
-        self, done: int, ready: int, index: int, alive: int, peak: int
+        self, done: int, ready: int, index: int, alive: int, peak: float
     ) -> tuple[int, int, int, list[int]]:
         """Runs a node and then every node that is free below the peak reached."""
         ran = [index]
