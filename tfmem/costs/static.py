@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from tfmem.costs.types import Costs, Link, Measured, Rates
-from tfmem.graph.compact import ASSIGN, KEPT, READ, VIEW, compact
+from tfmem.graph.compact import ASSIGN, KEPT, READ, VIEW
 from tfmem.graph.device_names import is_gpu
 from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
@@ -50,7 +50,7 @@ def static_costs(
 
 
 def _seconds(graph: Graph, flops: Mapping[str, float], rates: Rates) -> dict[str, float]:
-    form, seconds = compact(graph), {}
+    form, seconds = graph.form, {}
     for number, node in enumerate(graph.nodes):
         if not node.is_input:
             moved, is_still = 0, form.kind[number] in _STILL and not form.is_copy(number)

@@ -92,15 +92,7 @@ class Compact:
 
 
 def compact(graph: Graph) -> Compact:
-    """The compact form of a graph, made once and kept beside the graph's own indices."""
-    kept = graph.__dict__.get("_compact")
-    if kept is None:
-        kept = graph.__dict__["_compact"] = _make(graph)
-    assert isinstance(kept, Compact)
-    return kept
-
-
-def _make(graph: Graph) -> Compact:
+    """The compact form of a graph; `Graph.form` makes it once and keeps it."""
     made = Compact()
     handles: dict[int, int] = {}  # value number -> variable it is a handle of
     for node in graph.nodes:

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tfmem.graph.compact import Compact
 
 ARG = "_Arg"
 """Op of a function input that is a tensor (or a resource that is not a variable: 0 bytes)."""
@@ -110,6 +113,13 @@ class Graph:
             for name in dict.fromkeys(node.predecessors):
                 waiting[name].append(node.name)
         return {name: tuple(names) for name, names in waiting.items()}
+
+    @cached_property
+    def form(self) -> Compact:
+        """The graph as integers."""
+        from tfmem.graph import compact
+
+        return compact.compact(self)
 
     def nbytes(self, value: Value) -> int:
         """Size of a value in bytes."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfmem.costs.types import Costs
-from tfmem.graph.compact import compact
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.candidate import Candidate, candidate
@@ -91,7 +90,7 @@ class Candidates:
         observe: Callable[[], object] = lambda: None,
     ) -> None:
         self.graph, self.costs, self.request, self.observe = graph, costs, request, observe
-        form = compact(graph)
+        form = graph.form
         self.away = tuple(away)
         self.beside = beside or {}
         moved = {*self.beside, *away}

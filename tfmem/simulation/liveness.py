@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tfmem.graph.compact import ASSIGN, HANDLE, KEPT, PLAIN, READ, UPDATE, VIEW, compact
+from tfmem.graph.compact import ASSIGN, HANDLE, KEPT, PLAIN, READ, UPDATE, VIEW
 from tfmem.graph.ir import Graph, Value
 from tfmem.simulation.program import Program
 
@@ -85,7 +85,7 @@ class Lifetimes:
 
 def owner(graph: Graph, value: Value) -> Value:
     """The value whose buffer a value shares through views: itself, or a variable's handle."""
-    form = compact(graph)
+    form = graph.form
     number = form.number_of(value)
     while True:
         node = form.producer[number]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tfmem.errors import Error
 from tfmem.graph.clones import with_clones
-from tfmem.graph.compact import HANDLE, Compact, compact
+from tfmem.graph.compact import HANDLE, Compact
 from tfmem.graph.ir import Graph, Value
 from tfmem.graph.topology import Countdown, first_ready_first
 from tfmem.plan import Plan, Transfer, moved_with
@@ -92,7 +92,7 @@ class _Builder:
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
         graph = with_clones(graph, plan.recomputations)
-        self.graph, self.plan = compact(graph), plan
+        self.graph, self.plan = graph.form, plan
         moved = moved_with(plan.placements) | {one.variable for one in plan.placements}
         for name in moved:
             self._node(name, "placement")

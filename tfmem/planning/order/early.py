@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfmem.graph.compact import ASSIGN, KEPT, READ, UPDATE, Compact, compact
+from tfmem.graph.compact import ASSIGN, KEPT, READ, UPDATE, Compact
 from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
 from tfmem.graph.topology import Countdown
@@ -22,7 +22,7 @@ def updates_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
     reads of variables and what depends on nothing else run no sooner than the first node that reads
     them, which may be an update.
     """
-    form = compact(graph)
+    form = graph.form
     return tuple(form.names[n] for n in _Walk(graph, [form.number[name] for name in order]).run())
 
 
@@ -31,7 +31,7 @@ def movable_nodes(graph: Graph) -> frozenset[str]:
 
     All others that take memory of their own keep their order among each other.
     """
-    form = compact(graph)
+    form = graph.form
     return frozenset(
         name for name, is_one in zip(form.names, _movable(graph, form), strict=True) if is_one
     )
@@ -63,7 +63,7 @@ class _Walk:
     """Takes the nodes that may not move in their order, and the others as soon as they can run."""
 
     def __init__(self, graph: Graph, order: Sequence[int]) -> None:
-        self.form, self.order = compact(graph), order
+        self.form, self.order = graph.form, order
         count = len(self.form.names)
         self.is_movable = _movable(graph, self.form)
         waits = _waits(self.form, order)

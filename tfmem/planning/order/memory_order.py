@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from tfmem.costs.types import Costs
-from tfmem.graph.compact import Compact, compact
+from tfmem.graph.compact import Compact
 from tfmem.graph.ir import Graph
 from tfmem.graph.topology import first_ready_first, last_ready_first, post_order
 from tfmem.plan import Plan
@@ -42,13 +42,13 @@ def program_order(graph: Graph) -> tuple[str, ...]:
 
 def breadth_first(graph: Graph) -> tuple[str, ...]:
     """Every node, the one that became ready first first (the executor's queue)."""
-    form = compact(graph)
+    form = graph.form
     return _named(form, first_ready_first(form.predecessors, form.successors))
 
 
 def depth_first(graph: Graph) -> tuple[str, ...]:
     """Every node, the one that became ready last first (TensorFlowMem's stack)."""
-    form = compact(graph)
+    form = graph.form
     return _named(form, last_ready_first(form.predecessors, form.successors))
 
 
@@ -63,7 +63,7 @@ def memory_order(graph: Graph, costs: Costs, device: str) -> tuple[str, ...]:
       costs: workspace and granularity count, seconds do not.
       device: full name of the device whose memory is scarce.
     """
-    form = compact(graph)
+    form = graph.form
     edges = form.predecessors, form.successors
     plain = [list(range(len(form.names))), last_ready_first(*edges), first_ready_first(*edges)]
     found = _search(pressure(graph, costs, device), plain)

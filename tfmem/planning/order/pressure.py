@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tfmem.costs.types import Costs
-from tfmem.graph.compact import ASSIGN, HANDLE, KEPT, READ, UPDATE, VIEW, Compact, compact
+from tfmem.graph.compact import ASSIGN, HANDLE, KEPT, READ, UPDATE, VIEW, Compact
 from tfmem.graph.ir import Graph
 
 
@@ -91,7 +91,7 @@ class Pressure:
 
 def pressure(graph: Graph, costs: Costs, device: str) -> Pressure:
     """The model of a graph on a device."""
-    form = compact(graph)
+    form = graph.form
     model = Pressure(form)
     near = {"", device}
     on_device = [not device or node.device in near for node in graph.nodes]
