@@ -20,14 +20,21 @@ from tfmem.plan import Placement, Transfer
 from tfmem.planning.cut import Network
 from tfmem.planning.published.partitions import Partitions
 
+# Constants; what others do to plans is measured by `python -m models.bench.constants`.
+
 LEAST_PLACED_BYTES = 2**18
-"""Smaller variables stay on the device: to move them costs more than it frees."""
+"""Bytes. Smaller variables stay on the device: to move them costs more than it frees."""
+
+TRANSFER_BYTES = 2**16
+"""What starting one more transfer costs, in bytes that could cross meanwhile. More of it cuts where
+fewer, larger values cross."""
+
+PARTS = (0.5, 0.75)
+"""Parts of the read variables' bytes that levels between the slots and all of them place. More
+levels come nearer to the least that has to leave, each at the price of a search."""
 
 HOST, DEVICE = ("", "host"), ("", "device")
 """The two ends of the network that is cut; no node and no value is named so."""
-
-_TRANSFER_BYTES = 2**16
-"""What starting one more transfer costs, in bytes that could cross meanwhile."""
 
 
 def placeable_variables(graph: Graph, device: str, min_bytes: int) -> tuple[str, ...]:
@@ -67,8 +74,8 @@ def placement_levels(graph: Graph, device: str) -> list[tuple[str, ...]]:
     """Sets of variables that may live on the host, each a superset of the one before.
 
     First none; then those of which no node of the device would read anything (an optimizer's slots,
-    whose update goes beside them: the cut of ZeRO-Offload, arXiv 2101.06840); then half and three
-    quarters of the others, by bytes, those that are read least often; then all.
+    whose update goes beside them: the cut of ZeRO-Offload, arXiv 2101.06840); then `PARTS` of the
+    others, by bytes, those that are read least often; then all.
     """
     movable = placeable_variables(graph, device, LEAST_PLACED_BYTES)
     beside = moved_nodes(graph, movable)
@@ -84,7 +91,7 @@ def placement_levels(graph: Graph, device: str) -> list[tuple[str, ...]]:
     nbytes = [sum(graph.by_name[name].nbytes[0] for name in family) for family in others]
     parts = [
         [one for one, filled in zip(others, accumulate(nbytes), strict=True) if filled <= most]
-        for most in (sum(nbytes) * part for part in (0.5, 0.75))
+        for most in (sum(nbytes) * part for part in PARTS)
     ]
     chosen = ([], slots, *(slots + part for part in parts), families)
     levels = [frozenset(name for family in level for name in family) for level in chosen]
@@ -238,7 +245,7 @@ def _add_value(
 
     A node on the host takes its readers along: nothing of the region goes there and back.
     """
-    to_host = to_device = graph.nbytes(value) + _TRANSFER_BYTES
+    to_host = to_device = graph.nbytes(value) + TRANSFER_BYTES
     if costs is not None:
         nbytes = graph.nbytes(value)
         to_host = _nanoseconds(costs.latency + nbytes / costs.to_host)

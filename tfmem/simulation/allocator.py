@@ -23,9 +23,28 @@ from tfmem.costs.types import GRAIN, SWITCH, Requests
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.requests import on_device, requests
 
-_USUAL = 0.9
-_MOST_PADDING = 128 * 2**20
-_FIRST_REGION = 2 * 2**20
+MOST_PADDING = 128 * 2**20
+"""Bytes of TensorFlow's own: most that a chunk may be larger than what it is handed out for."""
+
+FIRST_REGION = 2 * 2**20
+"""Bytes of TensorFlow's own: the first region of an allocator that grows."""
+
+# Constants of the replay; what others do to predictions is measured by
+# `python -m models.bench.constants` (docs/measured/constants.md).
+
+USUAL = 0.9
+"""Part of the steps of the first process whose peaks are within the predicted one. Runs are
+measured by their largest step of a few; nearer to 1 predicts what is rarely seen."""
+
+LARGE_HOLES = 6
+"""Large holes that what ran before has left, in all processes but the first. More refuse more plans
+under a hard limit. Measured: without any, a U-Net's plan (78 MiB) ran out of memory in its seventh
+step. Would change if real layouts were recorded."""
+
+SMALL_HOLES, SMALL_HOLE_SIZES = 16, tuple(GRAIN << shift for shift in range(7))
+"""Small holes of each size (bytes) that building a model leaves. Without them small tensors break
+up large free chunks more than was measured: a ResNet-50 was predicted 3 % too high. Would change
+if real layouts were recorded."""
 
 
 @dataclass(slots=True)
@@ -54,7 +73,7 @@ class Bfc:
     fits: bool = True
     in_use: int = 0
     reserved: int = 0
-    region: int = _FIRST_REGION
+    region: int = FIRST_REGION
     free: list[tuple[int, int]] = field(default_factory=list)  # (size, address), best fit first
     chunks: dict[int, _Chunk] = field(default_factory=dict)  # free ones by address
 
@@ -71,7 +90,7 @@ class Bfc:
             place = bisect_left(self.free, (size, 0))
         _, begin = self.free.pop(place)
         chunk = self.chunks.pop(begin)
-        if chunk.size >= 2 * size or chunk.size - size >= _MOST_PADDING:
+        if chunk.size >= 2 * size or chunk.size - size >= MOST_PADDING:
             rest = _Chunk(begin + size, chunk.size - size, True, chunk, chunk.after)
             if rest.after is not None:
                 rest.after.before = rest
@@ -141,14 +160,6 @@ class Allocation:
     fits: bool
 
 
-_LARGE_HOLES = 6
-"""Large holes that what ran before has left, in all processes but the first."""
-
-_SMALL_HOLES, _SMALL_HOLE_SIZES = 16, tuple(GRAIN << shift for shift in range(7))
-"""Small holes of each size that building a model leaves. Without them small tensors break up large
-free chunks as they never do in a real process: a ResNet-50 was predicted 3 % too high."""
-
-
 def processes(lifetimes: Lifetimes, limit: int | None = None, count: int = 1) -> Iterator[Bfc]:
     """Allocators of processes that have built a model, and but for the first run others before.
 
@@ -159,15 +170,15 @@ def processes(lifetimes: Lifetimes, limit: int | None = None, count: int = 1) ->
       count: how many.
     """
     sizes = lifetimes.nbytes.tolist()
-    most = max(sizes, default=0) if limit is None else limit // (2 * _LARGE_HOLES)
+    most = max(sizes, default=0) if limit is None else limit // (2 * LARGE_HOLES)
     sizes = [size for size in sizes if GRAIN <= size <= most] or [GRAIN]
     for seed in range(count):
         choose, pool = random.Random(seed), Bfc(limit)
         holes = [
-            size for size in _SMALL_HOLE_SIZES for _ in range(_SMALL_HOLES) if size * 1024 < most
+            size for size in SMALL_HOLE_SIZES for _ in range(SMALL_HOLES) if size * 1024 < most
         ]
         if seed:
-            holes += [choose.choice(sizes) for _ in range(_LARGE_HOLES)]
+            holes += [choose.choice(sizes) for _ in range(LARGE_HOLES)]
         _litter(pool, holes)
         yield pool
 
@@ -202,7 +213,7 @@ def replay(
     """
     step, pools = _Step(lifetimes, workspace, within), list(pools)
     peaks = [step.run(pool, steps) for pool in pools]
-    usual = int(np.quantile(peaks[0], _USUAL, method="higher"))
+    usual = int(np.quantile(peaks[0], USUAL, method="higher"))
     worst = max(map(max, peaks))
     return Allocation(worst, usual, pools[0].reserved, all(pool.fits for pool in pools))
 

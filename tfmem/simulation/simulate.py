@@ -27,11 +27,19 @@ from tfmem.simulation.requests import scratch
 
 Array = npt.NDArray[np.int64]
 
-_LEAST_STEPS, _MOST_STEPS, _EVENTS = 5, 20, 100_000
-"""Steps replayed in an allocator, fewer in large graphs: its padding settles only after some."""
+# Constants; what others do to predictions is measured by `python -m models.bench.constants`.
 
-_PROCESSES = 8
-"""Allocators in which steps are replayed."""
+LEAST_STEPS, MOST_STEPS = 5, 20
+"""Steps replayed in each allocator: its padding settles only after some. More find worse steps and
+take proportionally longer."""
+
+EVENTS = 100_000
+"""Nodes times steps, and nodes times processes, of one replay: bounds its time in large graphs."""
+
+PROCESSES = 8
+"""Allocators in which steps are replayed, each with another past. Fewer accept plans that a process
+with an unlucky past cannot run: in three a U-Net's plan was accepted that was out of memory in its
+seventh step, in eight it is refused."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +177,7 @@ def allocate(
     plan: Plan,
     *,
     limit: int | None = None,
-    count: int = _PROCESSES,
+    count: int | None = None,
 ) -> Allocation:
     """A plan replayed in TensorFlow's allocator: `simulate`'s peak plus the padding of chunks.
 
@@ -181,12 +189,13 @@ def allocate(
       costs: as for `simulate`.
       plan: the plan.
       limit: hard limit of the allocator in bytes, claimed at once; None if it may grow.
-      count: processes in which it is replayed, fewer for large graphs. More never show less.
+      count: processes in which it is replayed, fewer for large graphs; None for `PROCESSES`. More
+        never show less.
     """
     steps, _, lifetimes = _replayed(graph, costs, plan)
-    rounds = _EVENTS // max(1, len(steps.order))
-    pools = processes(lifetimes, limit, min(count, max(1, rounds)))
-    rounds = max(_LEAST_STEPS, min(_MOST_STEPS, rounds))
+    rounds = EVENTS // max(1, len(steps.order))
+    pools = processes(lifetimes, limit, min(count or PROCESSES, max(1, rounds)))
+    rounds = max(LEAST_STEPS, min(MOST_STEPS, rounds))
     return replay(lifetimes, *scratch(steps, costs), pools, rounds)
 
 

@@ -25,13 +25,19 @@ from tfmem.planning.order.sweep import backwards, forwards
 from tfmem.planning.order.window import Window
 from tfmem.simulation.simulate import simulate
 
-_SETS = 6000
-"""Sets of nodes that one `memory_order` may look at in windows: about a second in all."""
+# Constants; what others do to plans is measured by `python -m models.bench.constants`.
 
-_WIDTHS = (12, 20, 32)
+SETS = 6000
+"""Sets of nodes that one `memory_order` may look at in windows: about a second in all. More find
+lower peaks in graphs whose best order is far from any candidate."""
+
+SETS_OF_A_WINDOW = 1500
+"""Sets of nodes that are looked at in one window before it is given up."""
+
+WIDTHS = (12, 20, 32)
 """Nodes in a window around the peak, tried in turn; each set looked at takes time in proportion."""
 
-_WHOLE = 48
+WHOLE = 48
 """Most nodes of a graph that is searched as one window (with 20, at most some 600 sets)."""
 
 
@@ -80,7 +86,7 @@ def _search(model: Pressure, plain: Iterable[list[int]]) -> list[int]:
     candidates.append(forwards(model, candidates[0], math.inf, greedy=True))
     swept = [_sweep(model, _inputs_first(form, order)) for order in candidates]  # B
     best = min(swept, key=lambda order: max(model.timeline(order), default=0))
-    sets = _SETS if best else 0
+    sets = SETS if best else 0
     while sets > 0:  # C
         before = max(model.timeline(best), default=0)
         best, sets = _search_windows(model, best, sets)
@@ -104,7 +110,7 @@ def _sweep(model: Pressure, order: list[int]) -> list[int]:
 def _search_windows(model: Pressure, order: list[int], sets: int) -> tuple[list[int], int]:
     """Searches windows around the peak until none lowers it or no sets are left to look at."""
     first = sum(model.graph.is_input)
-    widths = (_WHOLE, *_WIDTHS) if len(order) - first <= _WHOLE else _WIDTHS
+    widths = (WHOLE, *WIDTHS) if len(order) - first <= WHOLE else WIDTHS
     found: list[int] | None = order
     while found is not None and sets > 0:
         order, found = found, None
@@ -129,7 +135,7 @@ def _search_window(
     place = [0] * len(order)
     for position, node in enumerate(order):
         place[node] = position
-    return Window(model, order, place, begin, end).search(min(sets, 1500))
+    return Window(model, order, place, begin, end).search(min(sets, SETS_OF_A_WINDOW))
 
 
 def _demand(form: Compact) -> list[int]:
