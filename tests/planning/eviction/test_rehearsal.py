@@ -1,0 +1,122 @@
+"""Rehearsals by hand: the worked example, what is swapped, what is taken over, what cannot be."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+
+from tests.support.graphs import DEVICE
+from tfmem.costs.types import Costs
+from tfmem.graph.text import parse
+from tfmem.plan import clone_name
+from tfmem.planning.eviction import rehearsal
+from tfmem.planning.eviction.problem import EvictionProblem
+from tfmem.planning.eviction.queue import LONGEST_DELAY, EvictedComponents, Postponed
+from tfmem.planning.eviction.rehearsal import Unreachable, rehearse
+from tfmem.planning.eviction.schedule import Schedule
+from tfmem.planning.eviction.scores import Scoring
+
+SWAP_ONLY = Scoring(copy_factor=1.0, may_recompute=False)
+
+
+def problem_of(text: str, **costs: float) -> EvictionProblem:
+    graph = parse(text)
+    seconds = {node.name: 1.0 for node in graph.nodes if not node.is_input}
+    priced = Costs(seconds, granularity=1, **costs)  # type: ignore[arg-type]
+    order = [number for number, given in enumerate(graph.form.is_input) if not given]
+    return EvictionProblem(graph.form, priced, order, [False] * len(graph))
+
+
+def names(problem: EvictionProblem, schedule: Schedule) -> list[str]:
+    return [clone_name(problem.form.names[step.node], step.clone) for step in schedule.steps]
+
+
+EXAMPLE = f"""
+    a = MatMul() [4] @{DEVICE}
+    b = MatMul(a:0) [4] @{DEVICE}
+    c = MatMul(b:0) [4] @{DEVICE}
+    d = MatMul(c:0, a:0) [] @{DEVICE}
+    return"""
+
+
+def test_the_example_of_the_docstring() -> None:
+    r"""a -> b -> c -> d, and d reads a again: at 8 bytes it has to be computed anew."""
+    problem = problem_of(EXAMPLE)
+    made = rehearse(problem, 8, Scoring())
+    assert names(problem, made) == ["a", "b", "c", "a/clone1", "d"]
+    assert made.timeline == [4, 8, 8, 8, 8]
+    assert (made.peak_bytes, made.seconds) == (8, 5.0)
+    drawn = re.findall(r"^ +(\w) = MatMul\(.*?\)(?:, none)? +(\d+)", str(rehearsal.__doc__), re.M)
+    assert drawn == [("a", "4"), ("b", "8"), ("c", "8"), ("d", "8")]
+
+
+def test_no_limit_evicts_nothing() -> None:
+    problem = problem_of(EXAMPLE)
+    made = rehearse(problem, math.inf, Scoring())
+    assert names(problem, made) == ["a", "b", "c", "d"]
+    assert made.peak_bytes == 12
+
+
+def test_what_may_not_run_again_goes_to_the_host() -> None:
+    problem = problem_of(EXAMPLE, to_host=4.0, from_host=4.0, latency=0.0)
+    made = rehearse(problem, 8, SWAP_ONLY)
+    assert names(problem, made) == ["a", "b", "c", "d"]
+    ((step, output), copy) = next(iter(made.copies.items()))
+    assert (problem.form.names[step.node], output) == ("a", 0)
+    assert copy.pace == 1  # b, during which it crosses
+    assert [[problem.form.names[user.node] for user in users] for _, users in copy.fetches] == [
+        ["d"]
+    ]
+
+
+def test_a_limit_below_what_one_node_needs_cannot_be_kept() -> None:
+    with pytest.raises(Unreachable):
+        rehearse(problem_of(EXAMPLE), 7, Scoring())
+
+
+def test_an_output_takes_over_the_storage_of_what_nobody_else_needs() -> None:
+    problem = problem_of(f"""
+        a = MatMul() [4] @{DEVICE}
+        b = Relu(a:0) [4] @{DEVICE}
+        c = Relu(b:0) [4] @{DEVICE}
+        return c:0""")
+    assert rehearse(problem, 4, Scoring()).timeline == [4, 4, 4]
+
+
+def test_a_chain_that_has_to_come_back_comes_back_in_order() -> None:
+    r"""a -> b, and big -> small: `end` reads b, which had to go for `big`, and a with it."""
+    problem = problem_of(f"""
+        a = MatMul() [4] @{DEVICE}
+        b = MatMul(a:0) [4] @{DEVICE}
+        big = MatMul() [12] @{DEVICE}
+        small = MatMul(big:0) [1] @{DEVICE}
+        end = MatMul(small:0, b:0) [] @{DEVICE}
+        return""")
+    made = rehearse(problem, 13, Scoring())
+    assert names(problem, made) == ["a", "b", "big", "small", "a/clone1", "b/clone1", "end"]
+
+
+def test_what_is_postponed_comes_back_after_ever_longer() -> None:
+    postponed, delay, position, waits = Postponed(), 0, 0, []
+    for _ in range(8):
+        delay = postponed.put(7, position, delay)
+        waits.append(delay)
+        assert postponed.due(position + delay - 1) == []
+        position += delay
+        assert postponed.due(position) == [7]
+    assert waits == [1, 2, 4, 8, 16, 32, 32, 32]
+    assert LONGEST_DELAY == 32
+    postponed.put(1, 5, 0)
+    postponed.put(2, 6, 0)
+    assert postponed.recall(6) == [1]
+
+
+def test_joined_components_share_their_seconds() -> None:
+    components = EvictedComponents()
+    first, second, third = (components.add(seconds) for seconds in (1.0, 2.0, 4.0))
+    components.join(first, second)
+    components.join(second, first)
+    assert components.find(first) == components.find(second) != components.find(third)
+    assert components.seconds(components.find(second)) == 3.0
