@@ -23,7 +23,7 @@ from tests.support.optimum import least_peak
 from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
-from tfmem.planning.order.memory_order import memory_order as orders
+from tfmem.planning.order import memory_order as orders
 from tfmem.planning.order.pressure import pressure
 from tfmem.planning.order.sweep import backwards, forwards
 from tfmem.simulation.simulate import simulate
