@@ -12,13 +12,11 @@ means over the budgets that both keep; planning time is that of all).
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import importlib
 import itertools
 import math
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +29,7 @@ from unittest import mock
 from absl import app, flags
 from tqdm import tqdm
 
-from models.bench.table import markdown
+from models.bench.table import markdown, stamp
 
 flags.DEFINE_string("out", "docs/measured/constants.md", "File that takes the table.")
 flags.DEFINE_list("only", [], "Names of some constants; the table is then only printed.")
@@ -202,22 +200,18 @@ def _variants(only: Sequence[str]) -> Iterator[Variant]:
 
 def _text(rows: Sequence[Sequence[str]], usual: Outcome, seconds: float) -> str:
     header = ("constant", "stands", "tried", "kept", "step time", "peak", "planning time")
-    revision = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
     budgets = len(MODELS) * 2 * len(SHARES)
     return "\n".join(
         [
             "# What the planner's constants do",
             "",
-            f"`python -m models.bench.constants`, {datetime.date.today()}, revision {revision}, "
-            f"{os.cpu_count()} cores, no GPU; {seconds / 60:.0f} minutes.",
+            f"`python -m models.bench.constants`, {stamp()}; {seconds / 60:.0f} minutes.",
             "",
             f"Of {budgets} budgets ({', '.join(MODELS)}, made small; "
             f"{' and '.join(map(str, SHARES))} of the predicted peak; without a host, under a hard "
             f"limit {LIMIT:.0%} of the budget, and with one, without a limit) "
-            f"{len(usual.plans)} are kept, planned in {usual.seconds:.0f} s. Every line changes one "
-            "constant; ratios are to the value that stands in the code, geometric means over the "
+            f"{len(usual.plans)} are kept, planned in {usual.seconds:.0f} s. Every line changes "
+            "one constant; ratios are to the value that stands in the code, geometric means over the "
             "budgets that both keep. Nothing here ran: step times and peaks are predicted.",
             "",
             markdown(header, rows),

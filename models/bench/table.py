@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import os
+import subprocess
 from collections.abc import Sequence
 
 
@@ -22,6 +25,16 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The same as a table of Markdown."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def stamp() -> str:
+    """When, of which state of the code and on what machine something is measured."""
+    revision = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    return (
+        f"{datetime.date.today()}, revision {revision or 'unknown'}, {os.cpu_count()} cores, no GPU"
+    )
 
 
 def show_bytes(nbytes: int | None) -> str:
