@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import logging
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import tfmem
 from tests.planning.test_search import RECOMPUTE, budgets, costs_of
 from tests.support.graphs import DEVICE, training_chain
 from tfmem.costs import store
@@ -17,6 +23,7 @@ from tfmem.planning.request import Request
 from tfmem.planning.search import choose
 
 GRAPH = training_chain(16, 4096)
+PACKAGE = Path(tfmem.__file__).parent
 COSTS = costs_of(GRAPH)
 REQUEST = Request(device=DEVICE, budget=budgets(GRAPH, 0.7)[0], techniques=RECOMPUTE)
 
@@ -83,6 +90,67 @@ def test_a_directory_that_cannot_be_written_is_reported(
     with caplog.at_level(logging.WARNING, "tfmem"):
         cache.save(GRAPH, COSTS, REQUEST, plan)
     assert "cannot be kept" in caplog.text
+
+
+def test_another_planner_plans_anew(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "PLANNER", "another")
+    assert cache.load(GRAPH, COSTS, REQUEST) is None
+
+
+def test_a_changed_byte_is_another_planner(tmp_path: Path) -> None:
+    package = tmp_path / "tfmem"
+    shutil.copytree(PACKAGE, package)
+    assert cache.planner_of(package) == cache.PLANNER
+    (package / "api.py").write_text("")  # decides nothing
+    assert cache.planner_of(package) == cache.PLANNER
+    changed = []
+    for name in cache.DECIDES:
+        assert (PACKAGE / name).exists(), name
+        inner = sorted((package / name).rglob("*.py"))
+        for path in inner or [package / name]:
+            source = path.read_bytes()
+            path.write_bytes(source.replace(b"a", b"b", 1) or b"#")
+            changed.append(cache.planner_of(package))
+            path.write_bytes(source)
+    (package / "planning" / "more.py").write_text("")
+    changed.append(cache.planner_of(package))
+    assert len({cache.PLANNER, *changed}) == 1 + len(changed) > 40
+
+
+def test_a_package_in_an_archive_is_the_same_planner(tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "all"), "zip", PACKAGE.parent, "tfmem")
+    code = "from tfmem.planning import cache; print(cache.__file__, cache.PLANNER)"
+    environment = os.environ | {"PYTHONPATH": archive}
+    run = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    where, found = subprocess.run([sys.executable, "-c", code], check=True, **run).stdout.split()
+    assert where.startswith(archive)
+    assert found == cache.PLANNER
+
+
+def imported(path: Path) -> set[Path]:
+    """Modules of the package that one imports at any level, as files."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} imports by a relative name"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    parts = [name.split(".")[1:] for name in names if name.startswith("tfmem.")]
+    return {file for one in parts if (file := PACKAGE.joinpath(*one).with_suffix(".py")).exists()}
+
+
+def test_all_that_planning_imports_is_part_of_the_planner() -> None:
+    keeps = {PACKAGE / "planning" / "cache.py", PACKAGE / "costs" / "store.py"}
+    reached, left = set[Path](), set((PACKAGE / "planning").rglob("*.py")) - keeps
+    while left:
+        reached |= left
+        left = {file for path in left for file in imported(path)} - reached
+    names = {path.relative_to(PACKAGE).as_posix() for path in reached}
+    assert {"planning/search.py", "simulation/simulate.py", "graph/ir.py", "plan.py"} <= names
+    hashed = {path for name in cache.DECIDES for path, _ in cache._sources(PACKAGE / name, name)}
+    missing = names - hashed
+    assert not missing, f"planning imports {missing}; add them to cache.DECIDES"
 
 
 def test_an_empty_name_keeps_nothing(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
