@@ -71,17 +71,20 @@ def load(
 ) -> Decision | None:
     """The plan kept for exactly this; None if there is none that can be believed."""
     path = store.path_of("plans", fingerprint(graph, costs, request, bodies))
-    if path is None or not path.exists():
+    if path is None:
         return None
     try:
         plan = Plan.from_json(path.read_text(encoding="utf-8"))
         decision = judge(graph, costs, request, plan, bodies)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (Error, OSError, UnicodeDecodeError) as error:
         _log.warning("the plan kept in %s is damaged (%s); it is not used, delete it", path, error)
         return None
     if decision.plan != plan:
         _log.warning("the plan kept in %s is not what it says; it is not used, delete it", path)
         return None
+    store.touch(path)
     _log.info("the plan is taken from %s", path)
     return decision
 
