@@ -5,6 +5,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 # make gpu-check takes the interpreter that PYTHON names as it is, without .venv, if one is named.
+# Beyond tfmem's own dependencies it needs absl-py and tf-keras; the extra models has them.
 GPU_PYTHON := $(if $(filter file,$(origin PYTHON)),$(RUN),$(PYTHON))
 OUT ?= out/gpu
 

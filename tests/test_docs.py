@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -45,15 +47,24 @@ def test_every_message_in_troubleshooting_is_one_that_tfmem_gives() -> None:
 
 
 def test_a_wheel_is_whole_where_nothing_else_of_the_repository_is(tmp_path: Path) -> None:
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    source = tmp_path / "source"  # the build leaves files in its folder, and takes old ones along
+    shutil.copytree(ROOT / "tfmem", source / "tfmem")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(tmp_path)]
-    subprocess.run([*build, str(ROOT)], check=True, cwd=tmp_path)
+    subprocess.run([*build, str(source)], check=True, cwd=tmp_path, env=environment)
     (wheel,) = tmp_path.glob("tfmem-*.whl")
+    with zipfile.ZipFile(wheel) as parts:
+        (name,) = [name for name in parts.namelist() if name.endswith(".dist-info/METADATA")]
+        needs = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", parts.read(name).decode(), re.M)
+    assert set(needs) == {"tensorflow", "numpy", "scipy", "platformdirs", "tqdm"}
 
     clean = tmp_path / "clean"
     venv.create(clean, with_pip=True)
     python = clean / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
-    subprocess.run(install, check=True)
+    subprocess.run(install, check=True, cwd=tmp_path, env=environment)
     (site,) = clean.glob("lib/python*/site-packages")
     # What tfmem needs is not installed again: it is found where it is, without links to here.
     (site / "needed.pth").write_text(sysconfig.get_path("purelib"))
@@ -61,7 +72,6 @@ def test_a_wheel_is_whole_where_nothing_else_of_the_repository_is(tmp_path: Path
     code = (
         "import tfmem; from tfmem.report import page; print(tfmem.__file__, len(page.render('{}')))"
     )
-    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     run = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True, "check": True}
     where, size = subprocess.run([python, "-c", code], **run).stdout.split()
     assert Path(where).is_relative_to(clean)

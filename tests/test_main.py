@@ -136,7 +136,7 @@ def test_the_cache_is_listed_and_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TFMEM_CACHE_DIR", str(tmp_path))
-    kept = tmp_path / "plans" / "one.json"
+    kept = tmp_path / "plans" / f"{'1' * 32}.json"
     kept.parent.mkdir()
     kept.write_text("{}")
     assert main(["cache", "--json"]) == 0

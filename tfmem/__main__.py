@@ -196,7 +196,7 @@ def _read_plan(path: str) -> Plan:
 
 def _cache(options: argparse.Namespace) -> None:
     files = store.files()
-    nbytes = sum(path.stat().st_size for path in files)
+    nbytes = store.nbytes_of(files)
     if options.clear:
         for path in files:
             path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """What a GPU is asked, each check in a process of its own under a hard limit.
 
 They ask a CPU as well, whose host is a second process, so that all but the GPU's own kernels is
-tried without one. Each raises AssertionError, or returns facts to be kept. Nothing beyond what
-tfmem itself needs is imported.
+tried without one. Each raises AssertionError, or returns facts to be kept. Beyond what tfmem itself
+needs only tf-keras is imported, by the check of pictures.
 """
 
 from __future__ import annotations

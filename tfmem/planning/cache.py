@@ -1,8 +1,8 @@
 """Plans kept on disk, so that the same graph is planned once.
 
 A file is found by the fingerprint of all that a plan depends on: graph, costs, what was asked for,
-versions. What is read is judged again before it is believed: a plan whose simulation does not give
-what the file says is reported and passed over.
+the planner itself. What is read is judged again before it is believed: a plan whose simulation does
+not give what the file says is reported and passed over.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
+from importlib import resources
+from typing import TYPE_CHECKING
 
 from tfmem.costs import store
 from tfmem.costs.types import Costs
@@ -21,7 +23,47 @@ from tfmem.plan import Plan
 from tfmem.planning.judge import judge
 from tfmem.planning.request import Decision, Request
 
+if TYPE_CHECKING:
+    from importlib.abc import Traversable  # elsewhere from Python 3.14 on
+
 _log = logging.getLogger("tfmem")
+
+DECIDES = (
+    "graph",
+    "costs/types.py",
+    "costs/static.py",
+    "simulation",
+    "planning",
+    "plan.py",
+    "units.py",
+    "errors.py",
+)
+"""Folders and files of the package that decide or judge a plan: all that planning imports."""
+
+
+def planner_of(package: Traversable) -> str:
+    """What the planner of a package is: a fingerprint of the sources that decide a plan.
+
+    Files that are not there count as nothing: a frozen program may have no sources.
+    """
+    whole = hashlib.sha256()
+    for name in DECIDES:
+        for path, source in _sources(package / name, name):
+            whole.update(f"{path} {len(source)}\n".encode() + source)
+    return whole.hexdigest()
+
+
+def _sources(place: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    """Path and bytes of a file of Python, or of those in a folder and its folders."""
+    if place.is_dir():
+        for one in sorted(place.iterdir(), key=lambda one: one.name):
+            yield from _sources(one, f"{path}/{one.name}")
+    elif path.endswith(".py") and place.is_file():
+        yield path, place.read_bytes()
+
+
+PLANNER = planner_of(resources.files("tfmem"))
+"""Of this process; read with this module, so that it is of the sources that run."""
 
 
 def load(
@@ -29,17 +71,20 @@ def load(
 ) -> Decision | None:
     """The plan kept for exactly this; None if there is none that can be believed."""
     path = store.path_of("plans", fingerprint(graph, costs, request, bodies))
-    if path is None or not path.exists():
+    if path is None:
         return None
     try:
         plan = Plan.from_json(path.read_text(encoding="utf-8"))
         decision = judge(graph, costs, request, plan, bodies)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (Error, OSError, UnicodeDecodeError) as error:
         _log.warning("the plan kept in %s is damaged (%s); it is not used, delete it", path, error)
         return None
     if decision.plan != plan:
         _log.warning("the plan kept in %s is not what it says; it is not used, delete it", path)
         return None
+    store.touch(path)
     _log.info("the plan is taken from %s", path)
     return decision
 
@@ -52,7 +97,7 @@ def save(
 
 
 def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | None = None) -> str:
-    """Of everything that a plan depends on."""
+    """Of everything that a plan depends on; SciPy cuts graphs, NumPy sums up."""
     facts = [
         str(graph),
         json.dumps(sorted(costs.seconds.items())),
@@ -64,8 +109,8 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         repr((request.device, request.host, request.budget, request.limit, request.max_slowdown)),
         repr((sorted(request.techniques), request.beside)),
         *_texts(bodies or {}),
-        store.version_of("tfmem"),
-        store.version_of("tensorflow"),
+        PLANNER,
+        *map(store.version_of, ("tfmem", "tensorflow", "numpy", "scipy")),
     ]
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
 

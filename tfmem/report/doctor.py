@@ -82,7 +82,7 @@ def _cache() -> dict[str, Any]:
     return {
         "folder": str(folder) if folder else None,
         "files": len(files),
-        "bytes": sum(path.stat().st_size for path in files),
+        "bytes": store.nbytes_of(files),
         "disk_free_bytes": free,
     }
 
