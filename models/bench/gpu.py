@@ -260,7 +260,7 @@ def _search(notes: Notes, setting: Setting, mode: str) -> None:
 
 
 def _checks(notes: Notes) -> None:
-    """Parts of tfmem on the device: what `tests/models/test_gpu.py` runs, each in a process of its own."""
+    """Parts of tfmem on the device, of `tests/models/test_gpu.py`; each in its own process."""
     from tests.children.gpu import CHECKS
 
     for name, limit in CHECKS.items():

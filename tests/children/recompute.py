@@ -1,4 +1,4 @@
-"""What tests/planning/test_recompute.py asks of a process of its own: real steps, really measured."""
+"""What tests/planning/test_recompute.py asks of a process of its own: real steps, measured."""
 
 from __future__ import annotations
 
