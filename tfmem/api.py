@@ -16,36 +16,27 @@ from typing import Any, overload
 
 import tensorflow as tf
 
+from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh, is_recorded
 from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
-from tfmem.costs.pricing import Tracing, measured, price
 from tfmem.errors import Error
-from tfmem.functions.arguments import flat_arguments
-from tfmem.functions.entry import (
-    Entry,
-    Stage,
-    decided,
-    observe,
+from tfmem.functions.decide import plan_devices
+from tfmem.functions.entry import Entry
+from tfmem.functions.resolve import have_room, requests_of
+from tfmem.functions.rewrite import (
+    pin_variables,
     rewritten_bodies,
-    route_of,
-    without_placement,
+    rewritten_graph,
+    variables_to_move,
 )
-from tfmem.functions.resolve import bytes_beside, check_host_memory, have_room, requests_of
 from tfmem.functions.signature import signature_of
-from tfmem.functions.tracing import canonical_arguments, fresh, is_recorded
-from tfmem.graph import device_names
 from tfmem.graph.ir import Graph
 from tfmem.options import Options, checked_options
-from tfmem.passes.align import Align
-from tfmem.passes.for_plan import passes_of
-from tfmem.passes.pipeline import run_passes
-from tfmem.passes.prune import Prune
 from tfmem.plan import Plan
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
-from tfmem.planning.search import carry_out
 from tfmem.planning.strategy import Strategy
-from tfmem.report.build import offers, report_of
+from tfmem.report.build import explained, report_of
 from tfmem.report.report import Report
 from tfmem.runtime import host as host_module
 from tfmem.runtime import variables
@@ -278,31 +269,9 @@ class Optimized:
         """What fills the memory of the original, and what budgets would cost; see `explain`."""
         requests = requests_of(self._options)
         captured = self._capture(requests, args, kwargs)
-        graph = run_passes(captured.graph, (Prune(), Align()))
-        reports = [self._explained(captured, graph, request) for request in requests]
+        profile = self._options.profile
+        reports = [explained(self.name, captured, request, profile) for request in requests]
         return replace(reports[0], others=tuple(reports[1:]))
-
-    def _explained(self, captured: Captured, graph: Graph, request: Request) -> Report:
-        start = time.perf_counter()
-        request = replace(request, beside=bytes_beside(captured, request), limit=None)
-        costs = price(captured, graph, replace(request, budget=1), self._options.profile)
-        decision = decided(graph, costs, replace(request, budget=None), captured.bodies)
-        frontier = tuple(offers(Stage(graph, costs, decision), request, captured.bodies))
-        known = decision.plan
-        plan = Plan(
-            device=known.device,
-            host=known.host,
-            peak_bytes=known.baseline_peak_bytes,
-            baseline_peak_bytes=known.baseline_peak_bytes,
-            step_seconds=known.baseline_step_seconds,
-            baseline_step_seconds=known.baseline_step_seconds,
-            reason="this is the original function",
-        )
-        decision = replace(decision, plan=plan, after=decision.before)
-        seconds = time.perf_counter() - start
-        stages = (Stage(graph, costs, decision),)
-        entry = Entry(self.name, captured, stages, seconds, variables.moves())
-        return replace(report_of(entry), frontier=frontier)
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -372,36 +341,9 @@ class Optimized:
         start = time.perf_counter()
         requests = requests_of(self._options)
         captured = self._capture(requests, args, kwargs)
-        stages: list[Stage] = []
-        graph, tracing = run_passes(captured.graph, (Prune(), Align())), None
-        for request in requests:
-            if stages:
-                plan = stages[-1].decision.plan
-                done = passes_of(plan, route_of(plan.device, plan.host))
-                graph = run_passes(graph, (*done, Align()), observe)
-            variables.unshare(captured.variables.values(), request.device)
-            request = replace(request, beside=bytes_beside(captured, request))
-            stage, tracing = self._stage(captured, graph, request)
-            check_host_memory(stage.decision.plan)
-            stages.append(stage)
+        planned, tracing = plan_devices(captured, requests, self._options)
         seconds = time.perf_counter() - start
-        return Entry(self.name, captured, tuple(stages), seconds, variables.moves(), tracing)
-
-    def _stage(
-        self, captured: Captured, graph: Graph, request: Request
-    ) -> tuple[Stage, Tracing | None]:
-        strategy = self._options.strategy
-        profile = "static" if strategy else self._options.profile
-        costs = price(captured, graph, request, profile)
-        tracing = None
-        if profile == "measured" and not measured(graph, request):
-            decision = without_placement(graph, costs, request, captured.bodies)
-            tracing = Tracing(graph, request, decision.plan)
-        elif strategy:
-            decision = carry_out(graph, costs, request, strategy)
-        else:
-            decision = decided(graph, costs, request, captured.bodies)
-        return Stage(graph, costs, decision), tracing
+        return Entry(self.name, captured, planned, seconds, variables.moves(), tracing)
 
     def _capture(
         self, requests: Sequence[Request], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -425,25 +367,16 @@ class Optimized:
 
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()
-        captured, last = entry.captured, entry.stages[-1]
-        plan = last.decision.plan
-        route = route_of(plan.device, plan.host)
-        graph = run_passes(last.graph, passes_of(plan, route), observe)
+        graph = rewritten_graph(entry)
         bodies: dict[str, tuple[Graph, Graph]] = {}
-        away: dict[str, list[Any]] = {}
-        for plan in (stage.decision.plan for stage in entry.stages):
-            placed = [captured.variables[placement.variable] for placement in plan.placements]
-            away.setdefault(plan.host, []).extend(v for v in placed if v.device != plan.host)
-            bodies |= rewritten_bodies(captured.bodies, plan)
-        if any(away.values()):
+        for one in entry.planned:
+            bodies |= rewritten_bodies(entry.captured.bodies, one.plan)
+        if away := variables_to_move(entry):
             self._moved += [(v, v.device) for group in away.values() for v in group]
-            variables.move_groups({host: group for host, group in away.items() if group})
+            variables.move_groups(away)
             self._forget()
-        for plan in (stage.decision.plan for stage in entry.stages):
-            if device_names.copies(plan.device, plan.host):
-                read = (one for one in plan.placements if any(t.fetches for t in one.transfers))
-                variables.pin((captured.variables[one.variable] for one in read), plan.device)
-        rewritten = rebuild(captured, graph, bodies)
+        pin_variables(entry)
+        rewritten = rebuild(entry.captured, graph, bodies)
         seconds = entry.seconds + time.perf_counter() - start
         return replace(entry, rewritten=rewritten, seconds=seconds, moves=variables.moves())
 

@@ -16,13 +16,13 @@ from tensorflow.python.eager import context as eager_context
 from models.bench.train import load
 from tests.support.functions import CASES, matrix
 from tfmem.bridge import grappler
+from tfmem.bridge.calls import flat_arguments
 from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
 from tfmem.costs import history, profiler
 from tfmem.costs.types import Copies
 from tfmem.errors import UnsupportedFunctionError
-from tfmem.functions.arguments import flat_arguments
-from tfmem.functions.entry import route_of
+from tfmem.functions.rewrite import route_of
 from tfmem.graph.ir import ARG, VARIABLE, Node, Value
 from tfmem.graph.ops import facts_of
 from tfmem.graph.verify import FROM_HOST, TO_HOST, verify

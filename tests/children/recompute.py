@@ -15,7 +15,7 @@ from tfmem.runtime import memory
 
 STEPS = 20
 
-ALONE = mock.patch("tfmem.api.bytes_beside", return_value=0)
+ALONE = mock.patch("tfmem.functions.decide.bytes_beside", return_value=0)
 """What the model before still holds is no part of the budget, nor of what is measured here."""
 
 SIZES: dict[str, dict[str, Any]] = {

@@ -26,11 +26,11 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph as func_graph_lib
 
+from tfmem.bridge.calls import with_defaults
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.graphdefs import FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import FuncGraph, Input, import_graph
 from tfmem.errors import RewriteError
-from tfmem.functions.arguments import with_defaults
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.verify import COPIES
 
