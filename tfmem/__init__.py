@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tfmem.api import Optimized, explain, optimize
     from tfmem.planning.published.tensorflowmem import TensorFlowMem
     from tfmem.report.report import Report
+    from tfmem.runtime.creation import host_variables
     from tfmem.runtime.host import host_process
-    from tfmem.runtime.variables import host_variables
 
 __version__ = "0.1.0"
 
@@ -35,7 +35,7 @@ _HOMES = {
     "Report": "tfmem.report.report",
     "TensorFlowMem": "tfmem.planning.published.tensorflowmem",
     "host_process": "tfmem.runtime.host",
-    "host_variables": "tfmem.runtime.variables",
+    "host_variables": "tfmem.runtime.creation",
 }
 
 __all__ = [

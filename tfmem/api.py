@@ -38,8 +38,8 @@ from tfmem.planning.request import Request
 from tfmem.planning.strategy import Strategy
 from tfmem.report.build import explained, report_of
 from tfmem.report.report import Report
+from tfmem.runtime import creation, variables
 from tfmem.runtime import host as host_module
-from tfmem.runtime import variables
 
 _log = logging.getLogger("tfmem")
 
@@ -353,9 +353,9 @@ class Optimized:
         host = first.host if "place" in first.techniques and len(requests) == 1 else ""
 
         def may_place(nbytes: int) -> bool:
-            return strategy.may_place(nbytes) and variables.has_room(nbytes, host)
+            return strategy.may_place(nbytes) and creation.has_room(nbytes, host)
 
-        with variables.created_on(host, may_place) as created:
+        with creation.created_on(host, may_place) as created:
             concrete = self.original.get_concrete_function(*args, **kwargs)
         if created and self._options.strategy is None and have_room(created, concrete, first):
             variables.move_variables(created, first.device)
