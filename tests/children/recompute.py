@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 
 import tfmem
-from models.bench import train
+from models.bench.setting import load
 from models.zoo.task import Task
 from tfmem.runtime import memory
 
@@ -122,7 +122,7 @@ def _ordered(function: Any) -> tfmem.Optimized:
 
 
 def built(model: str) -> Task:
-    module = train.load(model)
+    module = load(model)
     return module.build(type(module.CONFIGS["small"])(**SIZES[model]))
 
 
