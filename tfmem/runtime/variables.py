@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from types import FrameType
 from typing import Any
 
+from tfmem.bridge import handles
 from tfmem.errors import Error
 from tfmem.graph import device_names
 from tfmem.runtime import devices, memory
@@ -89,7 +89,7 @@ def move_groups(groups: Mapping[str, Sequence[Any]]) -> None:
 
     away: dict[int, tuple[Any, str]] = {}
     for target, variables in ((devices.full_name(name), group) for name, group in groups.items()):
-        for plain in map(_plain, variables):
+        for plain in map(handles.movable, variables):
             if devices.full_name(plain.device) != target:
                 away[id(plain)] = plain, target
     twins: list[Any] = []  # not a comprehension: they must outlive an error until it is cleared
@@ -140,40 +140,12 @@ def _copy_buffer(variable: Any) -> None:
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=own)
 
 
-def _plain(variable: Any) -> Any:
-    """The `tf.Variable` itself, with a handle that may be exchanged."""
-    import tensorflow as tf
-
-    name = getattr(variable, "name", type(variable).__name__)
-    for wrapped in ("_variable", "_value"):  # tf-keras's AutoCastVariable, Keras 3's Variable
-        inner = getattr(variable, wrapped, None)
-        variable = inner if isinstance(inner, tf.Variable) else variable
-    if not tf.executing_eagerly():
-        raise Error(f"variable {name!r} cannot be moved while a function is traced; move it before")
-    if not isinstance(variable, tf.Variable) or not hasattr(variable, "_handle"):
-        raise Error(
-            f"{name!r} ({type(variable).__name__}) cannot be moved: only variables with one "
-            "resource handle can (no variables of a distribution strategy, no sharded ones)"
-        )
-    if not hasattr(variable._handle, "numpy") or variable._cached_value is not None:
-        raise Error(
-            f"variable {name!r} cannot be moved: it was made in graph mode or has a "
-            "caching_device; make it eagerly, without one"
-        )
-    return variable
-
-
 def _twin(variable: Any, device: str) -> Any:
     """A new variable of the same kind and value on `device`, known to be complete."""
     import tensorflow as tf
 
-    # Not public; seen in TensorFlow 2.21. Makes a handle and no value.
-    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
-
     with tf.device(device):
-        twin = UninitializedVariable(
-            shape=variable.shape, dtype=variable.dtype, trainable=variable.trainable
-        )
+        twin = handles.without_value(variable)
     if variable.is_initialized():
         _copy(variable, twin, device)
     return twin
@@ -216,7 +188,7 @@ def pin(variables: Iterable[Any], gpu: str) -> None:
     import tensorflow as tf
 
     for variable in variables:
-        if variable._unique_id not in _record.pinned:
+        if handles.identity(variable) not in _record.pinned:
             with tf.init_scope(), contextlib.suppress(tf.errors.OpError):
                 _carry(variable, variable, gpu)
 
@@ -245,7 +217,7 @@ def _carry(variable: Any, target: Any, over: str = "") -> None:
 
     tf.function(carry)()
     _await(target, target.device)
-    _record.pinned.add(variable._unique_id)
+    _record.pinned.add(handles.identity(variable))
 
 
 def _await(twin: Any, device: str) -> None:
@@ -278,15 +250,7 @@ def _process(device: str) -> str:
 
 def _exchange(variables: Sequence[Any], twins: Sequence[Any]) -> None:
     """Gives each variable its twin's resource, and ends the old ones."""
-    old = []
-    for variable, twin in zip(variables, twins, strict=True):
-        old.append(variable._handle)
-        handle = twin._handle
-        handle._parent_trackable = weakref.ref(variable)
-        handle._name, handle._unique_id = variable._handle_name, variable._unique_id
-        for field in ("_handle", "_handle_deleter"):  # the second up to TensorFlow 2.15
-            if hasattr(twin, field):
-                setattr(variable, field, getattr(twin, field))
+    old = [handles.exchange(*pair) for pair in zip(variables, twins, strict=True)]
     _record.moves += len(old)
     for handle, variable in zip(old, variables, strict=True):
         _empty(handle, variable.dtype)
@@ -301,21 +265,21 @@ def _empty(handle: Any, dtype: Any) -> None:
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([0], dtype))
 
 
-def _bury(handles: list[Any]) -> None:
-    """Puts a dead handle in the place of each of `handles` in every live function.
+def _bury(gone: list[Any]) -> None:
+    """Puts a dead handle in the place of each of `gone` in every live function.
 
     Functions keep captured tensors in lists and dictionaries, which the garbage collector knows.
     """
     import tensorflow as tf
 
-    known = {id(handle) for handle in handles}
+    known = {id(handle) for handle in gone}
     dead: dict[str, Any] = {}
-    for handle in handles:
+    for handle in gone:
         if handle.device not in dead:
             with tf.device(handle.device):
                 dead[handle.device] = tf.raw_ops.MutexV2(container="", shared_name=_DEAD)
-    for holder in gc.get_referrers(*handles):
-        if holder is handles or isinstance(holder, FrameType):
+    for holder in gc.get_referrers(*gone):
+        if holder is gone or isinstance(holder, FrameType):
             continue
         if isinstance(holder, list):
             items: Any = enumerate(holder)
