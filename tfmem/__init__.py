@@ -1,7 +1,7 @@
 """tfmem: train TensorFlow models in less memory, with one line changed.
 
 ``step = tfmem.optimize(step, budget="6GiB")`` rewrites the graph of a train step so that its peak
-memory on the device stays under the budget. Importing tfmem loads no TensorFlow.
+memory on the device is predicted to stay under the budget. Importing tfmem loads no TensorFlow.
 """
 
 from __future__ import annotations

@@ -20,17 +20,11 @@ from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh, is_re
 from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
+from tfmem.functions import rewrite
 from tfmem.functions.decide import plan_devices
 from tfmem.functions.entry import Entry
 from tfmem.functions.resolve import have_room, requests_of
-from tfmem.functions.rewrite import (
-    pin_variables,
-    rewritten_bodies,
-    rewritten_graph,
-    variables_to_move,
-)
 from tfmem.functions.signature import signature_of
-from tfmem.graph.ir import Graph
 from tfmem.options import Options, checked_options
 from tfmem.plan import Plan
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
@@ -88,12 +82,13 @@ def optimize(
     Args:
       function: a `tf.function`, or a callable, which becomes one. It must be complete: gradients
         and the optimizer's update inside, or inference.
-      budget: most bytes that may be in use on `device` at any moment of a step, everything counted.
-        An int, or text such as "6GiB" or "800MB". None: the device's own limit where it has one;
-        where it has none, only what costs no time is done (the order).
+      budget: most bytes that may be in use on `device` at any moment of a step, everything counted,
+        as predicted. An int, or text such as "6GiB" or "800MB". None: the device's own limit where
+        it has one; where it has none, only the order is changed, which takes time where TensorFlow
+        would run many nodes at once.
       device: the device whose memory is scarce. Default: GPU:0 if there is one, otherwise CPU:0.
-        Several for a function that computes on several: the budget holds for each of them, and what
-        the function puts on no device runs on the first.
+        Several for a function that computes on several: the budget is planned for on each of them,
+        and what the function puts on no device runs on the first.
       host: the device that takes what leaves `device`. Default: CPU:0 for a GPU; for a CPU the
         running `tfmem.host_process()`, if any, otherwise none, and swap and place are off. One for
         each device, or one for all.
@@ -136,7 +131,8 @@ def explain(
 ) -> Report:
     """What fills the memory of a function that is not optimised, and what budgets would cost.
 
-    Nothing is run and nothing changes. `Report.html` shows it.
+    No step is run. The function is traced: variables that it makes are made, on the host or on the
+    device. The device and its link are probed unless that was done before. `Report.html` shows it.
 
     Args:
       function: as of `optimize`.
@@ -156,7 +152,7 @@ def explain(
 
 
 class Optimized:
-    """A function that runs within a memory budget, called exactly as the original is.
+    """A function planned for a memory budget, called exactly as the original is.
 
     Polymorphic as a tf.function is: one plan for each input signature; where a trace has open
     dimensions (`input_signature` with None), one for all arguments no larger than those planned for
@@ -245,6 +241,8 @@ class Optimized:
     def prepare(self, *args: Any, **kwargs: Any) -> int:
         """Plans and rewrites for these arguments unless that is done; how many plans there are.
 
+        Variables that the plan places move to the host.
+
         Raises:
           tfmem.Error: as of `plan`, or the host has no room; nothing has moved.
         """
@@ -252,16 +250,25 @@ class Optimized:
         return len(self._distinct())
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """Plans for these arguments without running a step or moving a variable.
+        """Plans for these arguments without running a step or placing a variable.
+
+        The function is traced, which makes the variables that it makes, on the host or on the
+        device. Variables that share a buffer get one each, by a copy: no other thread may update
+        them meanwhile.
 
         Raises:
           BudgetError: the budget cannot be met.
+          HostMemoryError: the host has less free memory than the plan needs.
           UnsupportedFunctionError: the function cannot be captured.
+          tfmem.Error: there is no such device.
         """
         return self._planned(args, kwargs).plan
 
     def report(self, *args: Any, **kwargs: Any) -> Report:
-        """What is predicted for these arguments and, after a call with them, what was measured."""
+        """What is predicted for these arguments and, after a call with them, what was measured.
+
+        Before the first call with them it plans, with what `plan` says of that.
+        """
         entry = self._entries.get(signature_of(args, kwargs))
         return report_of(entry or self._planned(args, kwargs))
 
@@ -367,15 +374,12 @@ class Optimized:
 
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()
-        graph = rewritten_graph(entry)
-        bodies: dict[str, tuple[Graph, Graph]] = {}
-        for one in entry.planned:
-            bodies |= rewritten_bodies(entry.captured.bodies, one.plan)
-        if away := variables_to_move(entry):
+        graph, bodies = rewrite.rewritten_graph(entry), rewrite.rewritten_bodies(entry)
+        if away := rewrite.variables_to_move(entry):
             self._moved += [(v, v.device) for group in away.values() for v in group]
             variables.move_groups(away)
             self._forget()
-        pin_variables(entry)
+        rewrite.pin_variables(entry)
         rewritten = rebuild(entry.captured, graph, bodies)
         seconds = entry.seconds + time.perf_counter() - start
         return replace(entry, rewritten=rewritten, seconds=seconds, moves=variables.moves())

@@ -1,7 +1,7 @@
-"""`MemoryBudget`: a callback that keeps Keras 3 and tf-keras within a budget.
+"""`MemoryBudget`: a callback that plans the steps of Keras 3 and tf-keras for a budget.
 
 fit begins -> Keras's own step on one batch -> `optimize` -> stands in for the model's function
-of an iterator -> fit ends: the model is as it was
+of an iterator -> fit ends by itself: the model is as it was
 """
 
 from __future__ import annotations
@@ -36,15 +36,17 @@ _log = logging.getLogger("tfmem")
 
 
 class MemoryBudget(Hooks):
-    """Trains a Keras model within a budget of the device's memory.
+    """Trains a Keras model within a predicted budget of the device's memory.
 
         model.fit(data, callbacks=[tfmem.keras.MemoryBudget("6GiB")])
 
     Works with models of Keras 3 (TensorFlow backend) and of tf-keras. The train step is planned at
     the first batch, before it runs; if the budget cannot be met, `tfmem.BudgetError` says so and
     nothing was trained. XLA (`jit_compile`) is off for what is planned, and with
-    `steps_per_execution` the steps run one by one. When `fit` is over the model has its own
-    functions again, and its variables are where they were.
+    `steps_per_execution` the steps run one by one. When `fit` ends by itself, or a step fails, the
+    model has its own functions again, and its variables are where they were if they have room
+    there. Where an exception of the data, of another callback or of the keyboard ends it, the model
+    keeps the planned step until the next `fit` with this callback.
 
     Each epoch's logs get `tfmem/peak_bytes`, the most that the device's allocator held in a step so
     far (where it keeps statistics), and `tfmem/predicted_peak_bytes`. Callbacks that stand before
@@ -102,7 +104,7 @@ class MemoryBudget(Hooks):
         self._reset_peak()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Gives the model back as it was."""
+        """Gives the model its own train function back, and its variables their places."""
         self._note_peak()
         self._end("train")
 

@@ -27,13 +27,20 @@ def rewritten_graph(entry: Entry) -> Graph:
     return run_passes(last.graph, passes, observe)
 
 
-def rewritten_bodies(bodies: Bodies, plan: Plan) -> dict[str, tuple[Graph, Graph]]:
-    """The bodies that a plan changes, by their function's name: as they were, as they are to be."""
+def rewritten_bodies(entry: Entry) -> dict[str, tuple[Graph, Graph]]:
+    """The bodies that plans change, by their function's name: as they were, as they are to be."""
+    made: dict[str, tuple[Graph, Graph]] = {}
+    for one in entry.planned:
+        made |= _rewritten_bodies(entry.captured.bodies, one.plan)
+    return made
+
+
+def _rewritten_bodies(bodies: Bodies, plan: Plan) -> dict[str, tuple[Graph, Graph]]:
     made = {}
     for one in plan.bodies:
         body = bodies[one.node][one.branch]
         made[body.function] = body.graph, run_passes(body.graph, passes_of(one.plan), observe)
-        made |= rewritten_bodies(body.bodies, one.plan)
+        made |= _rewritten_bodies(body.bodies, one.plan)
     return made
 
 

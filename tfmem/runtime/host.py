@@ -75,11 +75,14 @@ def running() -> HostProcess | None:
 def host_process(*, memory_limit: int | None = None, start_timeout: float = 120.0) -> Iterator[str]:
     """Starts a second local TensorFlow process as a memory tier and yields its device's full name.
 
-    If this process has one already, that one is used. It is reachable on the loopback interface
-    only, does not inherit this process's allocator limits, and ends when the outermost block that
-    uses it ends, or with this process. **Variables that still live there then are lost.**
+    If this process has one already, that one is used. It does not inherit this process's allocator
+    limits, and ends when the outermost block that uses it ends, or with this process. **Variables
+    that still live there then are lost.**
 
-    Memory of the host process: `running().memory()`.
+    Both processes serve on the loopback interface, where every user of the machine can reach them;
+    this one's server listens on the others, too, for the milliseconds until it is restricted.
+
+    Memory of the host process: `tfmem.runtime.host.running().memory()`.
 
     Args:
       memory_limit: most bytes it may hold; default: the machine's memory.

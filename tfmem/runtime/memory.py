@@ -113,7 +113,7 @@ def memory_info(device: str) -> tuple[int, int]:
     if not device_names.is_local(name):
         raise Error(
             f"the memory of {name} cannot be read from here, it belongs to another process; for "
-            "tfmem's own host process use tfmem.host.running().memory()"
+            "tfmem's own host process use tfmem.runtime.host.running().memory()"
         )
     if device_names.kind(name) == "CPU" and not _cpu_uses_bfc():
         raise Error(
