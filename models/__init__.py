@@ -11,7 +11,7 @@ def _import_quietly() -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
     try:
-        import tensorflow  # noqa: F401
+        import tensorflow  # noqa: F401 - loaded now, so that it is quiet
     finally:
         os.dup2(errors, 2)
         os.close(errors)

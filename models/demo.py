@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
+from models.bench.setting import Row, Setting
 from models.bench.table import show_bytes, show_count, show_losses, show_seconds, table
-from models.bench.train import Row, Setting
 from tfmem.runtime.limited import run_limited
 from tfmem.units import parse_bytes
 

@@ -1,7 +1,7 @@
 """tfmem: train TensorFlow models in less memory, with one line changed.
 
 ``step = tfmem.optimize(step, budget="6GiB")`` rewrites the graph of a train step so that its peak
-memory on the device stays under the budget. Importing tfmem loads no TensorFlow.
+memory on the device is predicted to stay under the budget. Importing tfmem loads no TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tfmem.api import Optimized, explain, optimize
     from tfmem.planning.published.tensorflowmem import TensorFlowMem
     from tfmem.report.report import Report
+    from tfmem.runtime.creation import host_variables
     from tfmem.runtime.host import host_process
-    from tfmem.runtime.variables import host_variables
 
 __version__ = "0.1.0"
 
@@ -35,7 +35,7 @@ _HOMES = {
     "Report": "tfmem.report.report",
     "TensorFlowMem": "tfmem.planning.published.tensorflowmem",
     "host_process": "tfmem.runtime.host",
-    "host_variables": "tfmem.runtime.variables",
+    "host_variables": "tfmem.runtime.creation",
 }
 
 __all__ = [

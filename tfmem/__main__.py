@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 
     cache = _command(commands, "cache", _cache, "plans and measurements kept on disk")
     cache.add_argument("--clear", action="store_true", help="delete them")
-    _command(commands, "doctor", _doctor, "what this machine is: devices, limits, versions, link")
+    _command(commands, "doctor", _doctor, "what this machine is: versions, devices, a GPU's link")
     return parser
 
 

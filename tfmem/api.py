@@ -16,39 +16,25 @@ from typing import Any, overload
 
 import tensorflow as tf
 
+from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh, is_recorded
 from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
-from tfmem.costs.pricing import Tracing, measured, price
 from tfmem.errors import Error
-from tfmem.functions.arguments import flat_arguments
-from tfmem.functions.entry import (
-    Entry,
-    Stage,
-    decided,
-    observe,
-    rewritten_bodies,
-    route_of,
-    without_placement,
-)
-from tfmem.functions.resolve import bytes_beside, check_host_memory, have_room, requests_of
+from tfmem.functions import rewrite
+from tfmem.functions.decide import plan_devices
+from tfmem.functions.entry import Entry
+from tfmem.functions.resolve import have_room, requests_of
 from tfmem.functions.signature import signature_of
-from tfmem.functions.tracing import canonical_arguments, fresh, is_recorded
-from tfmem.graph import device_names
-from tfmem.graph.ir import Graph
 from tfmem.options import Options, checked_options
-from tfmem.passes.align import Align
-from tfmem.passes.for_plan import passes_of
-from tfmem.passes.pipeline import run_passes
-from tfmem.passes.prune import Prune
 from tfmem.plan import Plan
 from tfmem.planning.judge import carry_out
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
 from tfmem.planning.strategy import Strategy
-from tfmem.report.build import offers, report_of
+from tfmem.report.build import explained, report_of
 from tfmem.report.report import Report
+from tfmem.runtime import creation, variables
 from tfmem.runtime import host as host_module
-from tfmem.runtime import variables
 
 _log = logging.getLogger("tfmem")
 
@@ -97,12 +83,13 @@ def optimize(
     Args:
       function: a `tf.function`, or a callable, which becomes one. It must be complete: gradients
         and the optimizer's update inside, or inference.
-      budget: most bytes that may be in use on `device` at any moment of a step, everything counted.
-        An int, or text such as "6GiB" or "800MB". None: the device's own limit where it has one;
-        where it has none, only what costs no time is done (the order).
+      budget: most bytes that may be in use on `device` at any moment of a step, everything counted,
+        as predicted. An int, or text such as "6GiB" or "800MB". None: the device's own limit where
+        it has one; where it has none, only the order is changed, which takes time where TensorFlow
+        would run many nodes at once.
       device: the device whose memory is scarce. Default: GPU:0 if there is one, otherwise CPU:0.
-        Several for a function that computes on several: the budget holds for each of them, and what
-        the function puts on no device runs on the first.
+        Several for a function that computes on several: the budget is planned for on each of them,
+        and what the function puts on no device runs on the first.
       host: the device that takes what leaves `device`. Default: CPU:0 for a GPU; for a CPU the
         running `tfmem.host_process()`, if any, otherwise none, and swap and place are off. One for
         each device, or one for all.
@@ -145,7 +132,8 @@ def explain(
 ) -> Report:
     """What fills the memory of a function that is not optimised, and what budgets would cost.
 
-    Nothing is run and nothing changes. `Report.html` shows it.
+    No step is run. The function is traced: variables that it makes are made, on the host or on the
+    device. The device and its link are probed unless that was done before. `Report.html` shows it.
 
     Args:
       function: as of `optimize`.
@@ -165,7 +153,7 @@ def explain(
 
 
 class Optimized:
-    """A function that runs within a memory budget, called exactly as the original is.
+    """A function planned for a memory budget, called exactly as the original is.
 
     Polymorphic as a tf.function is: one plan for each input signature; where a trace has open
     dimensions (`input_signature` with None), one for all arguments no larger than those planned for
@@ -254,6 +242,8 @@ class Optimized:
     def prepare(self, *args: Any, **kwargs: Any) -> int:
         """Plans and rewrites for these arguments unless that is done; how many plans there are.
 
+        Variables that the plan places move to the host.
+
         Raises:
           tfmem.Error: as of `plan`, or the host has no room; nothing has moved.
         """
@@ -261,16 +251,25 @@ class Optimized:
         return len(self._distinct())
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """Plans for these arguments without running a step or moving a variable.
+        """Plans for these arguments without running a step or placing a variable.
+
+        The function is traced, which makes the variables that it makes, on the host or on the
+        device. Variables that share a buffer get one each, by a copy: no other thread may update
+        them meanwhile.
 
         Raises:
           BudgetError: the budget cannot be met.
+          HostMemoryError: the host has less free memory than the plan needs.
           UnsupportedFunctionError: the function cannot be captured.
+          tfmem.Error: there is no such device.
         """
         return self._planned(args, kwargs).plan
 
     def report(self, *args: Any, **kwargs: Any) -> Report:
-        """What is predicted for these arguments and, after a call with them, what was measured."""
+        """What is predicted for these arguments and, after a call with them, what was measured.
+
+        Before the first call with them it plans, with what `plan` says of that.
+        """
         entry = self._entries.get(signature_of(args, kwargs))
         return report_of(entry or self._planned(args, kwargs))
 
@@ -278,31 +277,9 @@ class Optimized:
         """What fills the memory of the original, and what budgets would cost; see `explain`."""
         requests = requests_of(self._options)
         captured = self._capture(requests, args, kwargs)
-        graph = run_passes(captured.graph, (Prune(), Align()))
-        reports = [self._explained(captured, graph, request) for request in requests]
+        profile = self._options.profile
+        reports = [explained(self.name, captured, request, profile) for request in requests]
         return replace(reports[0], others=tuple(reports[1:]))
-
-    def _explained(self, captured: Captured, graph: Graph, request: Request) -> Report:
-        start = time.perf_counter()
-        request = replace(request, beside=bytes_beside(captured, request), limit=None)
-        costs = price(captured, graph, replace(request, budget=1), self._options.profile)
-        decision = decided(graph, costs, replace(request, budget=None), captured.bodies)
-        frontier = tuple(offers(Stage(graph, costs, decision), request, captured.bodies))
-        known = decision.plan
-        plan = Plan(
-            device=known.device,
-            host=known.host,
-            peak_bytes=known.baseline_peak_bytes,
-            baseline_peak_bytes=known.baseline_peak_bytes,
-            step_seconds=known.baseline_step_seconds,
-            baseline_step_seconds=known.baseline_step_seconds,
-            reason="this is the original function",
-        )
-        decision = replace(decision, plan=plan, after=decision.before)
-        seconds = time.perf_counter() - start
-        stages = (Stage(graph, costs, decision),)
-        entry = Entry(self.name, captured, stages, seconds, variables.moves())
-        return replace(report_of(entry), frontier=frontier)
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -372,36 +349,9 @@ class Optimized:
         start = time.perf_counter()
         requests = requests_of(self._options)
         captured = self._capture(requests, args, kwargs)
-        stages: list[Stage] = []
-        graph, tracing = run_passes(captured.graph, (Prune(), Align())), None
-        for request in requests:
-            if stages:
-                plan = stages[-1].decision.plan
-                done = passes_of(plan, route_of(plan.device, plan.host))
-                graph = run_passes(graph, (*done, Align()), observe)
-            variables.unshare(captured.variables.values(), request.device)
-            request = replace(request, beside=bytes_beside(captured, request))
-            stage, tracing = self._stage(captured, graph, request)
-            check_host_memory(stage.decision.plan)
-            stages.append(stage)
+        planned, tracing = plan_devices(captured, requests, self._options)
         seconds = time.perf_counter() - start
-        return Entry(self.name, captured, tuple(stages), seconds, variables.moves(), tracing)
-
-    def _stage(
-        self, captured: Captured, graph: Graph, request: Request
-    ) -> tuple[Stage, Tracing | None]:
-        strategy = self._options.strategy
-        profile = "static" if strategy else self._options.profile
-        costs = price(captured, graph, request, profile)
-        tracing = None
-        if profile == "measured" and not measured(graph, request):
-            decision = without_placement(graph, costs, request, captured.bodies)
-            tracing = Tracing(graph, request, decision.plan)
-        elif strategy:
-            decision = carry_out(graph, costs, request, strategy)
-        else:
-            decision = decided(graph, costs, request, captured.bodies)
-        return Stage(graph, costs, decision), tracing
+        return Entry(self.name, captured, planned, seconds, variables.moves(), tracing)
 
     def _capture(
         self, requests: Sequence[Request], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -411,9 +361,9 @@ class Optimized:
         host = first.host if "place" in first.techniques and len(requests) == 1 else ""
 
         def may_place(nbytes: int) -> bool:
-            return strategy.may_place(nbytes) and variables.has_room(nbytes, host)
+            return strategy.may_place(nbytes) and creation.has_room(nbytes, host)
 
-        with variables.created_on(host, may_place) as created:
+        with creation.created_on(host, may_place) as created:
             concrete = self.original.get_concrete_function(*args, **kwargs)
         if created and self._options.strategy is None and have_room(created, concrete, first):
             variables.move_variables(created, first.device)
@@ -425,25 +375,13 @@ class Optimized:
 
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()
-        captured, last = entry.captured, entry.stages[-1]
-        plan = last.decision.plan
-        route = route_of(plan.device, plan.host)
-        graph = run_passes(last.graph, passes_of(plan, route), observe)
-        bodies: dict[str, tuple[Graph, Graph]] = {}
-        away: dict[str, list[Any]] = {}
-        for plan in (stage.decision.plan for stage in entry.stages):
-            placed = [captured.variables[placement.variable] for placement in plan.placements]
-            away.setdefault(plan.host, []).extend(v for v in placed if v.device != plan.host)
-            bodies |= rewritten_bodies(captured.bodies, plan)
-        if any(away.values()):
+        graph, bodies = rewrite.rewritten_graph(entry), rewrite.rewritten_bodies(entry)
+        if away := rewrite.variables_to_move(entry):
             self._moved += [(v, v.device) for group in away.values() for v in group]
-            variables.move_groups({host: group for host, group in away.items() if group})
+            variables.move_groups(away)
             self._forget()
-        for plan in (stage.decision.plan for stage in entry.stages):
-            if device_names.copies(plan.device, plan.host):
-                read = (one for one in plan.placements if any(t.fetches for t in one.transfers))
-                variables.pin((captured.variables[one.variable] for one in read), plan.device)
-        rewritten = rebuild(captured, graph, bodies)
+        rewrite.pin_variables(entry)
+        rewritten = rebuild(entry.captured, graph, bodies)
         seconds = entry.seconds + time.perf_counter() - start
         return replace(entry, rewritten=rewritten, seconds=seconds, moves=variables.moves())
 

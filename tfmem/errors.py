@@ -2,7 +2,7 @@
 
 
 class Error(Exception):
-    """Base of all errors raised by tfmem."""
+    """Base of all errors that tfmem raises on purpose; those of TensorFlow pass as they are."""
 
 
 class BudgetError(Error):

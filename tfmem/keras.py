@@ -1,7 +1,7 @@
-"""`MemoryBudget`: a callback that keeps Keras 3 and tf-keras within a budget.
+"""`MemoryBudget`: a callback that plans the steps of Keras 3 and tf-keras for a budget.
 
 fit begins -> Keras's own step on one batch -> `optimize` -> stands in for the model's function
-of an iterator -> fit ends: the model is as it was
+of an iterator -> fit ends by itself: the model is as it was
 """
 
 from __future__ import annotations
@@ -9,14 +9,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from tfmem.api import Optimized, optimize
+from tfmem.bridge.keras_models import (
+    Hooks,
+    changed,
+    library,
+    one_step,
+    replica_devices,
+    steps_per_execution,
+)
 from tfmem.errors import Error
 from tfmem.options import checked_options
 from tfmem.plan import Plan
@@ -28,51 +35,18 @@ from tfmem.units import format_bytes
 _log = logging.getLogger("tfmem")
 
 
-class _Hooks:
-    """A callback of either Keras at whose hooks nothing is done.
-
-    Neither library's `Callback` is the base, so that neither needs to be installed for the other.
-    """
-
-    async_safe = True
-    """Asked by Keras 3: batches may go on while other callbacks are called."""
-
-    model: Any = None
-
-    def set_params(self, params: Any) -> None:
-        """Told how long training will last."""
-
-    def set_model(self, model: Any) -> None:
-        """Told whom it is to watch."""
-        self.model = model
-
-    def _nothing(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing is done here."""
-
-    on_epoch_begin = on_epoch_end = on_train_begin = on_train_end = _nothing
-    on_test_begin = on_test_end = on_predict_begin = on_predict_end = _nothing
-    on_batch_begin = on_batch_end = on_train_batch_begin = on_train_batch_end = _nothing
-    on_test_batch_begin = on_test_batch_end = _nothing
-    on_predict_batch_begin = on_predict_batch_end = _nothing
-
-    def _no(self) -> bool:
-        return False
-
-    # Asked by tf-keras.
-    _implements_train_batch_hooks = _implements_test_batch_hooks = _no
-    _implements_predict_batch_hooks = _no
-
-
-class MemoryBudget(_Hooks):
-    """Trains a Keras model within a budget of the device's memory.
+class MemoryBudget(Hooks):
+    """Trains a Keras model within a predicted budget of the device's memory.
 
         model.fit(data, callbacks=[tfmem.keras.MemoryBudget("6GiB")])
 
     Works with models of Keras 3 (TensorFlow backend) and of tf-keras. The train step is planned at
     the first batch, before it runs; if the budget cannot be met, `tfmem.BudgetError` says so and
     nothing was trained. XLA (`jit_compile`) is off for what is planned, and with
-    `steps_per_execution` the steps run one by one. When `fit` is over the model has its own
-    functions again, and its variables are where they were.
+    `steps_per_execution` the steps run one by one. When `fit` ends by itself, or a step fails, the
+    model has its own functions again, and its variables are where they were if they have room
+    there. Where an exception of the data, of another callback or of the keyboard ends it, the model
+    keeps the planned step until the next `fit` with this callback.
 
     Each epoch's logs get `tfmem/peak_bytes`, the most that the device's allocator held in a step so
     far (where it keeps statistics), and `tfmem/predicted_peak_bytes`. Callbacks that stand before
@@ -119,7 +93,7 @@ class MemoryBudget(_Hooks):
 
     def set_model(self, model: Any) -> None:
         """Takes the model; raises `tfmem.Error` if it is none that can be planned."""
-        _library(model)
+        library(model)
         super().set_model(model)
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -130,7 +104,7 @@ class MemoryBudget(_Hooks):
         self._reset_peak()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Gives the model back as it was."""
+        """Gives the model its own train function back, and its variables their places."""
         self._note_peak()
         self._end("train")
 
@@ -172,7 +146,7 @@ class MemoryBudget(_Hooks):
             self._steps[kind] = self._made(kind)
         undo = self._undo[kind] = contextlib.ExitStack()
         undo.callback(self._restore_variables, kind)
-        undo.enter_context(_changed(self.model, **{f"{kind}_function": self._steps[kind]}))
+        undo.enter_context(changed(self.model, **{f"{kind}_function": self._steps[kind]}))
 
     def _occasion(self, kind: str) -> tuple[Any, ...]:
         """What a planned step is good for: compiling a model makes its functions anew."""
@@ -181,15 +155,15 @@ class MemoryBudget(_Hooks):
     def _made(self, kind: str) -> _Steps:
         model, options = self.model, dict(self._options)
         if options.get("device") is None:
-            options["device"] = _replica_devices(model)
+            options["device"] = replica_devices(model)
         if options.get("techniques") is None and "train" in self._undo:
             # What this placed would go home after each evaluation, and training be planned anew.
             options["techniques"] = [name for name in TECHNIQUES if name != "place"]
         return _Steps(
             self._occasion(kind),
-            _one_step(_library(model), model, kind),
+            one_step(library(model), model, kind),
             options,
-            size=lambda: _steps_per_execution(model),
+            size=lambda: steps_per_execution(model),
             join=_concatenated if kind == "predict" else lambda outputs: outputs[-1],
             prepared=self._reset_peak,
             failed=self._give_back,
@@ -330,85 +304,3 @@ def _concatenated(outputs: list[Any]) -> Any:
     if len(outputs) == 1:
         return outputs[0]
     return tf.nest.map_structure(lambda *parts: tf.concat(parts, axis=0), *outputs)
-
-
-def _library(model: Any) -> str:
-    """ "keras" or "tf_keras", whichever the model is of."""
-    names = {base.__module__.split(".")[0] for base in type(model).__mro__}
-    found = next((name for name in ("tf_keras", "keras") if name in names), None)
-    if found is None:
-        raise Error(
-            f"{type(model).__name__} is no model of Keras 3 or tf-keras; use tfmem.optimize on its "
-            "train step"
-        )
-    backend = sys.modules["keras"].backend.backend() if found == "keras" else "tensorflow"
-    if backend != "tensorflow":
-        raise Error(
-            f"Keras runs on {backend}; tfmem plans TensorFlow's graphs: set "
-            "KERAS_BACKEND=tensorflow before Keras is imported"
-        )
-    return found
-
-
-def _one_step(library: str, model: Any, kind: str) -> Callable[[Any], Any]:
-    """Keras's own function of one batch, not compiled by XLA.
-
-    Keras makes functions of an iterator; they are given one that ends after the batch.
-    """
-    make, name = f"make_{kind}_function", f"{kind}_function"
-    if library == "keras":
-        with _changed(model, jit_compile=False, steps_per_execution=1, **{name: None}):
-            getattr(model, make)()
-            function = getattr(model, name)
-        if kind == "predict":
-            return lambda batch: function([batch])
-        return lambda batch: function(iter([batch]))
-
-    with _changed(model, _steps_per_execution=None, **{name: None}):
-        function = getattr(model, make)()
-        function = getattr(function, "python_function", function)
-
-    def step(batch: Any) -> Any:
-        with _changed(model, _jit_compile=False):  # read while the step is traced
-            return function(iter([batch]))
-
-    return step
-
-
-@contextlib.contextmanager
-def _changed(model: Any, **values: Any) -> Iterator[None]:
-    """Attributes of a model are others for a while.
-
-    They are set past the model's own `__setattr__`, which would take a variable for a new weight.
-    """
-    before = {name: getattr(model, name) for name in values}
-    try:
-        for name, value in values.items():
-            object.__setattr__(model, name, value)
-        yield
-    finally:
-        for name, value in before.items():
-            object.__setattr__(model, name, value)
-
-
-def _steps_per_execution(model: Any) -> int:
-    size = getattr(model, "_steps_per_execution", None)
-    if size is None:
-        size = getattr(model, "steps_per_execution", None)
-    if size is None:
-        return 1
-    return int(model.distribute_strategy.experimental_local_results(size)[0])
-
-
-def _replica_devices(model: Any) -> list[str] | None:
-    """The devices of a model's distribution strategy; None for the default one."""
-    strategy = model.distribute_strategy
-    kinds = (tf.distribute.MirroredStrategy, tf.distribute.OneDeviceStrategy)
-    if strategy.num_replicas_in_sync == 1:
-        return None
-    if type(strategy) not in kinds:
-        raise Error(
-            f"{type(strategy).__name__} spreads the model over machines, which tfmem cannot plan; "
-            "use MirroredStrategy on the devices of one"
-        )
-    return list(strategy.extended.worker_devices)

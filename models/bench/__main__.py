@@ -27,7 +27,7 @@ import tensorflow as tf
 from absl import app, flags
 from tqdm import tqdm
 
-from models.bench import gpu, overlap, results
+from models.bench import gpu, gpu_page, overlap, results
 from models.bench.alone import run_alone
 from models.bench.book import Book
 from models.bench.capacity import capacity
@@ -35,6 +35,7 @@ from models.bench.charts import draw_rows
 from models.bench.comparators import COMPARATORS
 from models.bench.differences import difference, relative_difference
 from models.bench.frontier import draw, frontier, frontier_table
+from models.bench.setting import MODELS, MODES, PLANNED, Row, Setting, load
 from models.bench.table import (
     show_bytes,
     show_count,
@@ -45,17 +46,7 @@ from models.bench.table import (
     table,
 )
 from models.bench.temporaries import temporaries, temporaries_table
-from models.bench.train import (
-    MODELS,
-    MODES,
-    PLANNED,
-    Row,
-    Setting,
-    alternate,
-    limit_memory,
-    load,
-    train,
-)
+from models.bench.train import alternate, limit_memory, train
 from tfmem.runtime.memory import claim_memory
 from tfmem.units import parse_bytes
 
@@ -88,7 +79,8 @@ flags.DEFINE_string("pictures", "results", "For all: folder for the pictures.")
 flags.DEFINE_list(
     "only",
     [],
-    f"Sections; for all: of {', '.join(results.SECTIONS)}; for gpu: of {', '.join(gpu.SECTIONS)}.",
+    f"Sections; for all: of {', '.join(results.SECTIONS)}; "
+    f"for gpu: of {', '.join(gpu_page.SECTIONS)}.",
 )
 flags.DEFINE_integer("seconds", 460, "For gpu: after which no run is begun and all are ended.")
 flags.DEFINE_string("save", "", "For run: .npz file that takes the variables after the last step.")
@@ -334,23 +326,23 @@ def _gpu() -> None:
     """Checks the GPU; with --nogpu the same is rehearsed on the CPU."""
     values = flags.FLAGS
     is_gpu = values.gpu or not values["gpu"].present
-    unknown = set(values.only) - set(gpu.SECTIONS)
+    unknown = set(values.only) - set(gpu_page.SECTIONS)
     if unknown:
-        raise app.UsageError(f"--only={','.join(unknown)}: gpu has {', '.join(gpu.SECTIONS)}")
-    terms = gpu.Terms(
+        raise app.UsageError(f"--only={','.join(unknown)}: gpu has {', '.join(gpu_page.SECTIONS)}")
+    run = gpu.GpuRun(
         out=Path(values.out or "out/gpu"),
-        config=values.config if values["config"].present else gpu.Terms.config,
-        limit=parse_bytes(values.limit, "limit") if values.limit else gpu.Terms.limit,
+        config=values.config if values["config"].present else gpu.GpuRun.config,
+        limit=parse_bytes(values.limit, "limit") if values.limit else gpu.GpuRun.limit,
         seconds=values.seconds,
         gpu=is_gpu,
         only=tuple(values.only),
         chain=overlap.Chain() if is_gpu else overlap.Chain(side=512, layers=24, steps=4),
     )
     if is_gpu and not tf.config.list_physical_devices("GPU"):
-        path = gpu.Notes(terms).page
+        path = gpu.Notes(run).page
         print(f"{path.read_text(encoding='utf-8')}\nThere is no GPU here: nothing was measured.")
         raise SystemExit(3)
-    path = gpu.check(terms).page
+    path = gpu.check(run).page
     print(f"{path.read_text(encoding='utf-8')}\nwrote {path}")
 
 

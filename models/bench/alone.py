@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from models.bench.train import Row, Setting
+from models.bench.setting import Row, Setting
 from tfmem.runtime.limited import run_limited
 
 _UNLIMITED = 2**36

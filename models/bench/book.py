@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 import tfmem
-from models.bench.train import Row
+from models.bench.setting import Row
 
 
 class Book:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from models.bench.train import Row, Setting, load
+from models.bench.setting import Row, Setting, load
 
 
 def capacity(

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from models.bench.setting import Row
+
 
 def difference(before: str, after: str) -> float | None:
     """Largest difference of two files of variables, relative to each variable's largest value."""
@@ -24,3 +26,11 @@ def relative_difference(before: Any, after: Any) -> float:
         return math.inf
     largest_value = max(float(np.abs(before).max(initial=0.0)), 1e-30)
     return float(np.abs(before - after).max(initial=0.0)) / largest_value
+
+
+def loss_difference(plain: Row, row: Row) -> float | None:
+    """How far the losses of a row are from plain TensorFlow's, relative; None if they differ."""
+    if not plain.losses or len(plain.losses) != len(row.losses):
+        return None
+    largest = max(map(abs, plain.losses))
+    return max(abs(a - b) for a, b in zip(plain.losses, row.losses, strict=True)) / largest

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from models.bench.setting import Row, Setting
 from models.bench.table import show_bytes, show_difference, show_seconds, table
-from models.bench.train import Row, Setting
 
 _RISE = 1.1
 """From the least peak on, limits are tried in such steps: the planner leaves them some room, so

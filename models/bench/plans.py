@@ -80,11 +80,11 @@ def _step(model: str) -> tuple[Any, tuple[Any, ...]]:
     """A traced train step, and a batch for it."""
     import tensorflow as tf
 
-    from models.bench import train
+    from models.bench.setting import load
 
     if model == "loop":
         return _loop(), (tf.ones([256, 64]),)
-    module = train.load(model)
+    module = load(model)
     task = module.build(dataclasses.replace(module.CONFIGS["small"], **MODELS[model]))
     return tf.function(task.step), next(iter(task.batches))
 

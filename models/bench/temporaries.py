@@ -16,8 +16,9 @@ from typing import Any
 import tensorflow as tf
 
 import tfmem
+from models.bench.setting import Setting, load
 from models.bench.table import show_bytes, show_seconds, table
-from models.bench.train import Setting, describe, load
+from models.bench.train import describe
 from tfmem.runtime import devices, memory
 
 _BY_HAND = "recompute_grad"

@@ -1,6 +1,5 @@
 """Trains any of the models, with plain TensorFlow or under tfmem, and says what it took.
 
-`train` does it and returns a `Row`; `main` is the command line that each model's module shares.
 TensorFlow's allocator reads its environment at the first allocation, so `limit_memory` comes
 before any tensor is made.
 """
@@ -10,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
-import importlib
 import math
 import os
 import statistics
@@ -22,183 +20,21 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import app, flags
 
 import tfmem
 from models.bench.cluster import cluster
 from models.bench.comparators import COMPARATORS, CannotRun, changed, prepare
-from models.bench.table import show_bytes, show_count
-from models.zoo.task import Model, Task
+from models.bench.setting import PLANNED, TECHNIQUES, Row, Setting, Step, load
+from models.zoo.task import Task
 from tfmem.errors import BudgetError, Error
 from tfmem.graph import device_names
 from tfmem.runtime import devices, memory
 from tfmem.runtime.limited import is_out_of_memory
-from tfmem.units import parse_bytes
-
-TECHNIQUES = {
-    "none": (),
-    "order": ("order",),
-    "recompute": ("order", "recompute"),
-    "order+swap": ("order", "swap"),
-    "order+swap+place": ("order", "swap", "place"),
-    "tfmem": None,
-}
-"""What tfmem may do in each of its modes; None allows everything. "recompute" and "tfmem" are plans
-for the budget, the others carry the published policy out, whether it is needed or not."""
 
 _FILLED = 0.9
 """Part of the limit of another machine's device that is planned for."""
 
-PLANNED = ("recompute", "tfmem")
-"""Modes in which tfmem plans for a budget."""
-
-MODES = ("plain", *COMPARATORS, *TECHNIQUES)
-"""How a model can be trained; "plain" is TensorFlow as it is."""
-
-MODELS = (
-    "moe_transformer", "transformer", "resnet", "wgan_gp", "deepspeech",
-    "gpt", "unet", "densenet", "convnet", "lstm",
-)  # fmt: skip
-"""The five models of the published tables, then others."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one run gave; its fields are those of a line of `--json`.
-
-    Attributes:
-      model: name of the model.
-      mode: one of `MODES`.
-      limit_bytes: hard limit of the device's memory; None for none.
-      measured_peak_bytes: by the device's allocator, over the steps (on a GPU, where kernels are
-        tried first, and with a measured profile, after those that warm up); None if none ended.
-      predicted_peak_bytes: by the plan; None without one.
-      step_seconds: median over the steps after those that warm up.
-      parameters: how many numbers are trained.
-      losses: of each step.
-      predicted_slowdown: the plan's step time over the original's, both simulated.
-      used: how many values the plan recomputes and swaps, and how many variables it places.
-      least_bytes: where a budget was refused, the least that would not be.
-      outcome: "trained", "out of memory", "refused: ..." (by tfmem), "cannot run: ..." (a
-        comparator, and why) or "error: ...".
-      config: the fields of the model's configuration that are not the default's.
-      predicted_seconds: the plan's step time, simulated.
-      tokens: what a step trains on, as the model counts it: tokens, pictures, frames.
-    """
-
-    model: str
-    mode: str
-    limit_bytes: int | None = None
-    measured_peak_bytes: int | None = None
-    predicted_peak_bytes: int | None = None
-    step_seconds: float | None = None
-    parameters: int | None = None
-    losses: tuple[float, ...] = ()
-    predicted_slowdown: float | None = None
-    used: dict[str, int] = dataclasses.field(default_factory=dict)
-    least_bytes: int | None = None
-    outcome: str = "trained"
-    config: dict[str, Any] = dataclasses.field(default_factory=dict)
-    predicted_seconds: float | None = None
-    tokens: int | None = None
-
-    @property
-    def has_trained(self) -> bool:
-        """Whether every step ended with a finite loss."""
-        return self.outcome == "trained"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step that has been made: its number from 1, its loss, its seconds, its tokens."""
-
-    number: int
-    loss: float
-    seconds: float
-    tokens: int
-
-    def __str__(self) -> str:
-        rate = self.tokens / self.seconds
-        return f"step {self.number:4d}   loss {self.loss:.4f}   {rate:8.0f} tokens/s"
-
-
 OnStep = Callable[[Step], object]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What to train, and how.
-
-    Attributes:
-      model: name of the model's module.
-      config: "small" or "published".
-      changes: fields of the configuration to replace, by name.
-      mode: one of `MODES`.
-      budget: bytes that tfmem may use; None for the limit, if there is one.
-      limit: hard limit in bytes of the process, to be reported; see `limit_memory`.
-      steps: how many steps.
-      host_process: whether a second local process lends its memory where there is no GPU.
-      starts_on_host: whether large variables are made on the host in the first place, for models
-        whose variables alone are too large for the device.
-      machines: over how many local servers the model is spread, each with the limit for its own; 0
-        trains it in this process.
-      save: path of an .npz file that takes all variables after the last step; "" for none.
-      report: path of a file that takes the report of a planned run, a page if it ends in .html and
-        JSON otherwise.
-      log: path of a file that takes a line about each step; "" for none.
-      turn: which of several equal runs this is.
-      profile: as of `tfmem.optimize`, for planned modes.
-      lock: path of a file that is locked while steps are made, so that runs which are prepared side
-        by side make them one after the other; "" for none.
-    """
-
-    model: str
-    config: str = "small"
-    changes: dict[str, Any] = dataclasses.field(default_factory=dict)
-    mode: str = "plain"
-    budget: int | None = None
-    limit: int | None = None
-    steps: int = 5
-    host_process: bool = False
-    starts_on_host: bool = False
-    machines: int = 0
-    save: str = ""
-    report: str = ""
-    log: str = ""
-    turn: int = 0
-    profile: str = "auto"
-    lock: str = ""
-
-    @property
-    def warm_up(self) -> int:
-        """Steps at the beginning that are not like the others: the first, and those traced."""
-        return 5 if self.mode in PLANNED and self.profile == "measured" else 1
-
-    def in_mode(
-        self, mode: str, changes: dict[str, Any] | None = None, starts_on_host: bool = False
-    ) -> Setting:
-        """The same in another mode, with a host where the mode can use one."""
-        return dataclasses.replace(
-            self,
-            mode=mode,
-            changes=self.changes if changes is None else changes,
-            host_process=mode == "tfmem" or "swap" in mode,
-            starts_on_host=starts_on_host and (mode == "tfmem" or "place" in mode),
-        )
-
-    @property
-    def own_limit(self) -> int | None:
-        """The limit of the process that trains; machines have it instead where there are any."""
-        return None if self.machines else self.limit
-
-    def make_config(self) -> Any:
-        """The model's configuration with the changes made."""
-        return dataclasses.replace(load(self.model).CONFIGS[self.config], **self.changes)
-
-
-def load(name: str) -> Model:
-    """The module of a model."""
-    return importlib.import_module(f"models.zoo.{name}")  # type: ignore[return-value]
 
 
 def limit_memory(nbytes: int | None) -> None:
@@ -427,58 +263,3 @@ def describe(error: Exception) -> str:
     if isinstance(error, Error):
         return f"refused: {text}"
     return f"error: {type(error).__name__}: {text}"
-
-
-def main(name: str) -> None:
-    """The command line of a model: `python -m models.zoo.NAME`."""
-    configs = load(name).CONFIGS
-    flags.DEFINE_enum("config", "small", sorted(configs), "Which sizes to begin with.")
-    flags.DEFINE_enum("mode", "plain", list(MODES), "TensorFlow as it is, or tfmem's techniques.")
-    flags.DEFINE_integer("steps", 30, "How many steps to train.", lower_bound=1)
-    flags.DEFINE_string("budget", None, "Bytes tfmem may use on the device, as 500MB or 1GiB.")
-    flags.DEFINE_string("limit", None, "Hard limit of the device's memory, as 600MB or 1GiB.")
-    flags.DEFINE_bool("host_process", False, "Lend the memory of a second local process.")
-    flags.DEFINE_bool("starts_on_host", False, "Make large variables on the host from the start.")
-    define_config_flags(configs["small"])
-    app.run(lambda _: _main(name))
-
-
-def _main(name: str) -> None:
-    values = flags.FLAGS
-    setting = Setting(
-        model=name,
-        config=values.config,
-        changes=config_changes(load(name).CONFIGS["small"]),
-        mode=values.mode,
-        budget=parse_bytes(values.budget) if values.budget else None,
-        limit=parse_bytes(values.limit, "limit") if values.limit else None,
-        steps=values.steps,
-        host_process=values.host_process,
-        starts_on_host=values.starts_on_host,
-    )
-    limit_memory(setting.limit)
-    if setting.limit:
-        memory.claim_memory()
-    row = train(setting, print)
-
-    print(f"outcome: {row.outcome}")
-    if row.parameters is not None:
-        print(f"parameters: {show_count(row.parameters)}")
-    print(f"peak, measured: {show_bytes(row.measured_peak_bytes)}")
-    print(f"peak, predicted: {show_bytes(row.predicted_peak_bytes)}")
-    if not row.has_trained:
-        raise SystemExit(1)
-
-
-def define_config_flags(config: Any) -> None:
-    """A flag for each field of a configuration, whose default is the configuration's own."""
-    kinds = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
-    for field in dataclasses.fields(config):
-        text = f"{field.metadata['help']} Small: {field.default}."
-        kinds[type(field.default)](field.name, None, text)
-
-
-def config_changes(config: Any) -> dict[str, Any]:
-    """The fields of a configuration that were given as flags."""
-    given = {field.name: flags.FLAGS[field.name].value for field in dataclasses.fields(config)}
-    return {name: value for name, value in given.items() if value is not None}

@@ -26,7 +26,7 @@ _RATE, _WINDOW, _HOP = 16_000, 512, 320
 _BANDS = 40  # of the mel spectrum
 _LETTER = 4 * _HOP  # samples of a tone
 _CLIPS = 64
-_WORDS = (  # noqa: SIM905
+_WORDS = (  # noqa: SIM905 - one text is easier to read than a list
     "one two three four five six seven eight nine ten red green blue black white left right up "
     "down stop go yes no the a it is not here there when where who why how day night sun moon sea"
 ).split()

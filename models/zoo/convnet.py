@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import tf_keras as keras
 
-from models.bench import train
+from models.bench import command
 from models.zoo import vision
 from models.zoo.resnet import bottleneck
 from models.zoo.task import Task, size
@@ -48,4 +48,4 @@ def build(config: Config) -> Task:
 
 
 if __name__ == "__main__":
-    train.main("convnet")
+    command.main("convnet")

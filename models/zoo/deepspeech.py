@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 import tf_keras as keras
 
-from models.bench import train
+from models.bench import command
 from models.data import speech
 from models.zoo.lstm import cell
 from models.zoo.task import Task, count, recomputed, size
@@ -117,4 +117,4 @@ def _ctc(logits: tf.Tensor, letters: tf.Tensor, counts: tf.Tensor, lengths: tf.T
 
 
 if __name__ == "__main__":
-    train.main("deepspeech")
+    command.main("deepspeech")

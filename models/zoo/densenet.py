@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 import tf_keras as keras
 
-from models.bench import train
+from models.bench import command
 from models.zoo import vision
 from models.zoo.task import Task, size
 
@@ -47,4 +47,4 @@ def build(config: Config) -> Task:
 
 
 if __name__ == "__main__":
-    train.main("densenet")
+    command.main("densenet")

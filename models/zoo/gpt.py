@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 import tf_keras as keras
 
-from models.bench import train
+from models.bench import command
 from models.data import text
 from models.zoo.task import Task, count, size
 from models.zoo.transformer import Attention, Dropout, Weights, normalise
@@ -113,4 +113,4 @@ def build(config: Config) -> Task:
 
 
 if __name__ == "__main__":
-    train.main("gpt")
+    command.main("gpt")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 import tf_keras as keras
 
-from models.bench import train
+from models.bench import command
 from models.data import text
 from models.zoo.task import Task, count, size
 
@@ -91,4 +91,4 @@ def build(config: Config) -> Task:
 
 
 if __name__ == "__main__":
-    train.main("lstm")
+    command.main("lstm")

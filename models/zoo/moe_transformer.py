@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from models.bench import train
+from models.bench import command
 from models.bench.cluster import Spread
 from models.zoo import transformer
 from models.zoo.task import Task, size
@@ -185,4 +185,4 @@ def build(config: Config) -> Task:
 
 
 if __name__ == "__main__":
-    train.main("moe_transformer")
+    command.main("moe_transformer")

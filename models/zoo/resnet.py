@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 import tf_keras
 
-from models.bench import train
+from models.bench import command
 from models.zoo import vision
 from models.zoo.task import Task, size
 
@@ -99,4 +99,4 @@ def bottleneck(x: tf.Tensor, width: int, strides: int, keras: Any = tf_keras) ->
 
 
 if __name__ == "__main__":
-    train.main("resnet")
+    command.main("resnet")

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from models.bench import train
+from models.bench import command
 from models.bench.cluster import Spread
 from models.data import text
 from models.zoo.adafactor import Adafactor
@@ -273,4 +273,4 @@ def task(config: Any, feed_forward: Callable[..., tf.Module]) -> Task:
 
 
 if __name__ == "__main__":
-    train.main("transformer")
+    command.main("transformer")

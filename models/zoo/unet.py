@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 import tf_keras as keras
 
-from models.bench import train
+from models.bench import command
 from models.zoo import vision
 from models.zoo.task import Task, size
 
@@ -54,4 +54,4 @@ def _twice(x: tf.Tensor, width: int) -> tf.Tensor:
 
 
 if __name__ == "__main__":
-    train.main("unet")
+    command.main("unet")

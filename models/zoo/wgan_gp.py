@@ -6,13 +6,15 @@ is a gradient's norm, so the critic's own gradient is of the second order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 import tf_keras as keras
 
-from models.bench import train
+from models.bench import command
 from models.data import images
 from models.zoo.task import Task, count, recomputed, size
 from models.zoo.transformer import Weights
@@ -166,6 +168,22 @@ class Critic(tf.Module):
         return tf.reshape(tf.matmul(tf.reshape(x, (x.shape[0], -1)), self.rate), (-1,))
 
 
+def drawn(
+    number: tf.Variable, seed: int, kind: int, shape: tuple[int, ...], maker: Callable[..., Any]
+) -> tf.Tensor:
+    """Numbers of a shape, others in each step and of each kind."""
+    return maker(shape, tf.stack([number, tf.constant(seed * 1000 + kind, tf.int64)]))
+
+
+def excess_of_slope(critic: Critic, pictures: tf.Tensor) -> tf.Tensor:
+    """How far the critic's gradient at each picture is from the norm of one, squared: (batch,)."""
+    with tf.GradientTape() as tape:
+        tape.watch(pictures)
+        rating = critic(pictures)
+    slope = tf.reduce_sum(tf.square(tape.gradient(rating, pictures)), (1, 2, 3))
+    return tf.square(tf.sqrt(slope + 1e-12) - 1.0)
+
+
 def build(config: Config) -> Task:
     """Both networks' variables and the step, which takes one batch of pictures for each update.
 
@@ -178,9 +196,7 @@ def build(config: Config) -> Task:
         optimizer.build(weights)
     number = tf.Variable(0, dtype=tf.int64, trainable=False, name="step")
 
-    def random(kind: int, shape: tuple[int, ...], maker: object) -> tf.Tensor:
-        seed = tf.stack([number, tf.constant(config.seed * 1000 + kind, tf.int64)])
-        return maker(shape, seed)  # type: ignore[operator]
+    random = functools.partial(drawn, number, config.seed)
 
     def fakes(kind: int) -> tf.Tensor:
         noise = (config.batch, config.noise)
@@ -193,11 +209,7 @@ def build(config: Config) -> Task:
         fake = fakes(2 * kind)
         share = random(2 * kind + 1, (config.batch, 1, 1, 1), tf.random.stateless_uniform)
         mixed = real + share * (fake - real)
-        with tf.GradientTape() as tape:
-            tape.watch(mixed)
-            rating = critic(mixed)
-        slope = tf.reduce_sum(tf.square(tape.gradient(rating, mixed)), (1, 2, 3))
-        excess = tf.square(tf.sqrt(slope + 1e-12) - 1.0)
+        excess = excess_of_slope(critic, mixed)
         distance = tf.reduce_mean(rate(real)) - tf.reduce_mean(rate(fake))
         return config.penalty * tf.reduce_mean(excess) - distance
 
@@ -235,4 +247,4 @@ def build(config: Config) -> Task:
 
 
 if __name__ == "__main__":
-    train.main("wgan_gp")
+    command.main("wgan_gp")

@@ -14,10 +14,10 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context
 
 from tests.support.functions import CASES, Case, matrix
+from tfmem.bridge.calls import flat_arguments
 from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import RewriteError
-from tfmem.functions.arguments import flat_arguments
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.runtime.limited import run_limited
 

@@ -1,4 +1,4 @@
-"""What tests/planning/test_bodies.py asks of a process of its own: loops and branches, really measured."""
+"""What tests/planning/test_bodies.py asks of a process of its own: loops and branches, measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests/graph/test_ops.py asks of a process with allocator statistics: what kernels do to buffers.
+"""What tests/graph/test_ops.py asks of a process with statistics: what kernels do to buffers.
 
 A kernel is run on inputs that only it reads, then on inputs that others read after it. If its
 output takes no memory in either, it shares its input's buffer; if only in the first, it takes over.

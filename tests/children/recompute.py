@@ -1,4 +1,4 @@
-"""What tests/planning/test_recompute.py asks of a process of its own: real steps, really measured."""
+"""What tests/planning/test_recompute.py asks of a process of its own: real steps, measured."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from unittest import mock
 import numpy as np
 
 import tfmem
-from models.bench import train
+from models.bench.setting import load
 from models.zoo.task import Task
 from tfmem.runtime import memory
 
 STEPS = 20
 
-ALONE = mock.patch("tfmem.api.bytes_beside", return_value=0)
+ALONE = mock.patch("tfmem.functions.decide.bytes_beside", return_value=0)
 """What the model before still holds is no part of the budget, nor of what is measured here."""
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -122,7 +122,7 @@ def _ordered(function: Any) -> tfmem.Optimized:
 
 
 def built(model: str) -> Task:
-    module = train.load(model)
+    module = load(model)
     return module.build(type(module.CONFIGS["small"])(**SIZES[model]))
 
 

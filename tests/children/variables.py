@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.children.host import MIB, raised
 from tfmem.graph import device_names
-from tfmem.runtime import devices, host, memory, variables
+from tfmem.runtime import creation, devices, host, memory, variables
 
 SHAPE = [3, 32, MIB // 4]  # 96 MiB of float32, in pieces of 32
 NBYTES = 96 * MIB
@@ -168,7 +168,7 @@ def refusals() -> dict[str, str]:
         move(variable, "CPU:0")
 
     def scope() -> None:
-        with variables.host_variables():
+        with creation.host_variables():
             pass
 
     return {
@@ -193,7 +193,7 @@ def made_on_the_host() -> dict[str, Any]:
     facts: dict[str, Any] = {}
     with host.host_process():
         tf.config.experimental.reset_memory_stats("CPU:0")
-        with variables.host_variables():
+        with creation.host_variables():
             large = tf.Variable(lambda: tf.zeros([256, MIB // 4]), shape=[256, MIB // 4])
             array = tf.Variable(np.zeros([MIB // 4], np.float32))
             small = tf.Variable(lambda: tf.zeros([10]))
@@ -258,7 +258,7 @@ def slots(layer: Any, optimizer: Any) -> list[bool]:
         found = layer.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, found), found, strict=True))
 
-    with variables.created_on(host.DEVICE, lambda nbytes: nbytes >= MIB):
+    with creation.created_on(host.DEVICE, lambda nbytes: nbytes >= MIB):
         step.get_concrete_function(tf.ones([1, 1000]))
     with host.guard():
         step(tf.ones([1, 1000]))

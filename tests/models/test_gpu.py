@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from models.bench import gpu
+from models.bench import gpu, gpu_page
 from models.bench.results import FIVE
-from models.bench.train import Row, Setting, load
+from models.bench.setting import Row, Setting, load
 from tests.children.gpu import CHECKS
 from tfmem.runtime.limited import run_limited
 
@@ -61,15 +61,15 @@ def fake(setting: Setting, *, gpu: bool, timeout: float) -> Row:
     return dataclasses.replace(row, measured_peak_bytes=need, step_seconds=1.5 * size)
 
 
-def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **terms: object) -> gpu.Notes:
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: object) -> gpu.Notes:
     monkeypatch.setattr(gpu, "run_alone", fake)
-    return gpu.check(gpu.Terms(tmp_path, only=("five models", "largest"), gpu=False, **terms))
+    return gpu.check(gpu.GpuRun(tmp_path, only=("five models", "largest"), gpu=False, **options))
 
 
 def test_the_page_of_a_gpu_holds_what_is_asked_against_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(gpu._LARGEST, "moe_transformer", ("largest MoE transformer", 4, 64))
+    monkeypatch.setitem(gpu_page.LARGEST, "moe_transformer", ("largest MoE transformer", 4, 64))
     found = checked(tmp_path, monkeypatch, seconds=60.0)
     page = (tmp_path / "RESULTS.md").read_text()
     assert "| average: times less memory | 4 | 3.3 | 4.00 (5 models) |" in page

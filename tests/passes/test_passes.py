@@ -1,7 +1,7 @@
 """Golden text: what each pass makes of a small graph, side by side in tests/golden.
 
 A file holds a sentence of a title, the graph before, and what the passes made of it. After a
-deliberate change run ``pytest tests/passes/test_passes.py --update-golden`` and read the difference.
+deliberate change run ``pytest tests/passes/test_passes.py --update-golden`` and read what differs.
 """
 
 import random

@@ -16,12 +16,11 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private parts of TensorFlow; seen to work with 2.21.
-from tensorflow.python.ops import handle_data_util
-
-from tfmem.bridge import graphdefs, grappler, inference, kernels, reads, sums
-from tfmem.bridge.graphdefs import FunctionDef, GraphDef, NodeDef
-from tfmem.bridge.inference import BODIES, Input, as_shape, is_variable
+from tfmem.bridge import graphdefs, grappler, kernels, reads, sums
+from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
+from tfmem.bridge.inference import import_sized
+from tfmem.bridge.inputs import Input, as_shape, inputs_of, is_variable, place_of, tensor_of
+from tfmem.bridge.nodes import Reader, dtypes_of
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph import device_names
 from tfmem.graph.bodies import Bodies
@@ -143,20 +142,12 @@ def capture(
     """
     refuse_compiled(concrete)
     device = devices.full_name(device)
-    inputs = _inputs_of(concrete)
+    inputs = inputs_of(concrete)
     actual = dict(zip((i.name for i in inputs), args or (), strict=False))
-    places = {i.name: _place_of(i, actual.get(i.name), device) for i in inputs}
-    graph_def = grappler.optimize(concrete, inputs, places, device)
-    sums.split(graph_def, _SUMMED)
-    _refuse_old_loops(graph_def, concrete)
-    names = [op.name for op in concrete.graph.get_operations()]
-    kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
-    gone = reads.share(graph_def, {i.name for i in inputs if is_variable(i)}, kept, names)
-    nodes = graphdefs.program_order(graph_def, names)
-    _place_nodes(nodes, inputs, places, device)
-
-    sized, fixed = inference.import_sized(graph_def, inputs, actual, known or {}, concrete.graph)
-    reader = inference.Reader(sized, graph_def.library, fixed)
+    places = {i.name: place_of(i, actual.get(i.name), device) for i in inputs}
+    graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device)
+    sized, fixed = import_sized(graph_def, inputs, actual, known or {}, concrete.graph)
+    reader = Reader(sized, graph_def.library, fixed)
     graph = Graph(
         (
             *(_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs),
@@ -176,7 +167,7 @@ def capture(
         inputs=tuple(inputs),
         control_outputs=tuple(name for name in must_run if name not in gone),
         node_defs={n.name: graphdefs.bare(n) for n in nodes if n.name not in places},
-        dtypes=inference.dtypes_of(sized, inputs),
+        dtypes=dtypes_of(sized, inputs),
         library={f.signature.name: f for f in graph_def.library.function},
         signature=_signature_of(concrete),
         sources=_sources(graph, concrete),
@@ -185,6 +176,24 @@ def capture(
         trace=_trace_of(concrete, args or ()),
         shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
     )
+
+
+def _nodes_of(
+    concrete: Any, inputs: Sequence[Input], places: Mapping[str, str], device: str
+) -> tuple[GraphDef, list[NodeDef], frozenset[str]]:
+    """What TensorFlow would run: the GraphDef, its nodes in program order, on their devices.
+
+    Also the names of the reads of variables for which others serve.
+    """
+    graph_def = grappler.optimize(concrete, inputs, places, device)
+    sums.split(graph_def, _SUMMED)
+    _refuse_old_loops(graph_def, concrete)
+    names = [op.name for op in concrete.graph.get_operations()]
+    kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
+    gone = reads.share(graph_def, {i.name for i in inputs if is_variable(i)}, kept, names)
+    nodes = graphdefs.program_order(graph_def, names)
+    _place_nodes(nodes, inputs, places, device)
+    return graph_def, nodes, gone
 
 
 # What cannot be steered.
@@ -218,59 +227,11 @@ def _plain_name(name: str | bytes) -> str:
     return text.removeprefix("__inference_").rpartition("_")[0] or text
 
 
-# The function's inputs.
+# Nodes of inputs, and what callers see.
 
 
-def _inputs_of(concrete: Any) -> list[Input]:
-    graph = concrete.graph
-    variables = {id(v.handle): v for ref in graph._weak_variables if (v := ref()) is not None}
-    captured = concrete._captured_inputs
-    externals = {id(internal): external for external, internal in graph.captures}
-    deferred = list(graph.deferred_internal_captures)
-    closures = dict(zip(map(id, deferred), captured[len(externals) :], strict=False))
-    result = []
-    for tensor in graph.inputs:
-        external = externals.get(id(tensor), closures.get(id(tensor)))
-        variable = variables.get(id(external), _owner(external))
-        has_handle = tensor.dtype in (tf.resource, tf.variant)
-        result.append(
-            Input(
-                name=tensor.op.name,
-                dtype=tensor.dtype,
-                handle=handle_data_util.get_resource_handle_data(tensor) if has_handle else None,
-                shape=as_shape(tensor.shape),
-                variable=variable,
-                external=None if variable is not None else external,
-            )
-        )
-    return result
-
-
-def _owner(handle: Any) -> Any:
-    """The variable of a handle that was captured without it, by a raw op; None if it is none's."""
-    reference = getattr(handle, "_parent_trackable", None)
-    variable = reference() if reference is not None else None
-    is_its = isinstance(variable, tf.Variable) and getattr(variable, "_handle", None) is handle
-    return variable if is_its else None
-
-
-def _tensor_of(item: Input, actual: Any) -> Any:
-    """The tensor or handle that is passed for an input; None if it is not known."""
-    if item.variable is not None:
-        return item.variable.handle
-    tensor = actual if item.external is None else item.external
-    return getattr(tensor, "handle", tensor)
-
-
-def _place_of(item: Input, actual: Any, device: str) -> str:
-    tensor = _tensor_of(item, actual)
-    if item.dtype == tf.resource and isinstance(tensor, tf.Tensor) and tensor.device:
-        return str(tensor.device)
-    return device
-
-
-def _input_node(item: Input, actual: Any, place: str, reader: inference.Reader) -> Node:
-    tensor = _tensor_of(item, actual)
+def _input_node(item: Input, actual: Any, place: str, reader: Reader) -> Node:
+    tensor = tensor_of(item, actual)
     if is_variable(item):
         held = item.handle.shape_and_type[0]
         dtype, shape = tf.as_dtype(held.dtype), as_shape(tf.TensorShape(held.shape))

@@ -17,6 +17,19 @@ from tfmem.graph.topology import least_first, post_order
 GraphDef = Any
 NodeDef = Any
 FunctionDef = Any
+FuncGraph = Any
+
+BODIES = {
+    "While": ("cond", "body"),
+    "StatelessWhile": ("cond", "body"),
+    "If": ("then_branch", "else_branch"),
+    "StatelessIf": ("then_branch", "else_branch"),
+    "Case": ("branches",),
+    "StatelessCase": ("branches",),
+    "PartitionedCall": ("f",),
+    "StatefulPartitionedCall": ("f",),
+}
+"""Ops that run function bodies, and the attributes that name these."""
 
 
 def parse_value(name: str) -> Value:

@@ -21,8 +21,8 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.grappler import cluster, tf_optimizer
 
 from tfmem.bridge import graphdefs
-from tfmem.bridge.graphdefs import GraphDef, NodeDef
-from tfmem.bridge.inference import BODIES, Input
+from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef
+from tfmem.bridge.inputs import UNSIZED, Input
 from tfmem.runtime.devices import full_name
 
 
@@ -129,7 +129,7 @@ def _make_argument(node: NodeDef, item: Input, index: int) -> None:
     """
     node.Clear()
     node.name = item.name
-    if item.dtype in (tf.resource, tf.variant):
+    if item.dtype in UNSIZED:
         node.op = "_Arg"
         node.attr["T"].type = item.dtype.as_datatype_enum
         node.attr["index"].i = index

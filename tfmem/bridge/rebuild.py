@@ -26,15 +26,30 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph as func_graph_lib
 
+from tfmem.bridge.calls import with_defaults
 from tfmem.bridge.capture import Captured
-from tfmem.bridge.graphdefs import FunctionDef, GraphDef, NodeDef
-from tfmem.bridge.inference import FuncGraph, Input, import_graph
+from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, NodeDef
+from tfmem.bridge.inputs import Input, import_graph
 from tfmem.errors import RewriteError
-from tfmem.functions.arguments import with_defaults
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.verify import COPIES
 
-_serial = itertools.count()
+
+class _Serial:
+    """How many functions this process has rebuilt, which makes their names differ.
+
+    TensorFlow knows functions by name in one eager context for each process.
+    """
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def next(self) -> int:
+        """A number that was not given out before."""
+        return next(self._numbers)
+
+
+_serial = _Serial()
 
 
 class Rewritten:
@@ -82,7 +97,7 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
     signature = captured.signature
     if signature is None:
         raise RewriteError("a Captured without signature cannot be rebuilt; make it with capture()")
-    serial = next(_serial)
+    serial = _serial.next()
     new_names = {name: f"tfmem_{name}_{serial}" for name in captured.library}
     func_graph = func_graph_lib.FuncGraph(f"tfmem_{signature.name}_{serial}")
     func_graph.structured_input_signature = signature.structured_inputs

@@ -12,7 +12,8 @@ so the same sum, bitwise, is
 
 The gradient of a weight that is used in each step of time is such a sum.
 
-Source: `tensorflow/core/kernels/aggregate_ops.cc`, TensorFlow 2.21; `test_sums.py` compares.
+Source: `tensorflow/core/kernels/aggregate_ops.cc`, TensorFlow 2.21; `tests/bridge/test_sums.py`
+compares.
 """
 
 from __future__ import annotations

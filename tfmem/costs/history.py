@@ -81,19 +81,29 @@ def _is_amount(value: Any) -> bool:
     return isinstance(value, (int, float)) and value >= 0
 
 
-_kept: dict[tuple[str, str], dict[str, Any]] = {}
-"""What this process has measured or read, by kind and key."""
+class Kept:
+    """What this process has measured or read, by kind and key, so that a file is read once.
+
+    It holds for a machine, and so for the process: every function that is priced looks here first.
+    """
+
+    def __init__(self) -> None:
+        self.facts: dict[tuple[str, str], dict[str, Any]] = {}
+
+
+KEPT = Kept()
+"""That of this process."""
 
 
 def _save(kind: str, key: str, machine: Machine, facts: dict[str, Any]) -> None:
     facts = {"machine": machine.text, **facts}
-    _kept[kind, key] = facts
+    KEPT.facts[kind, key] = facts
     store.save(kind, key, json.dumps(facts))
 
 
 def _load(kind: str, key: str, machine: Machine) -> dict[str, Any] | None:
-    if (kind, key) in _kept:
-        return _kept[kind, key]
+    if (kind, key) in KEPT.facts:
+        return KEPT.facts[kind, key]
     path = store.path_of(kind, key)
     if path is None or not path.exists():
         return None
@@ -111,5 +121,5 @@ def _load(kind: str, key: str, machine: Machine) -> dict[str, Any] | None:
             machine.text,
         )
         return None
-    _kept[kind, key] = facts
+    KEPT.facts[kind, key] = facts
     return dict(facts)

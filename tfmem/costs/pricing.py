@@ -118,13 +118,13 @@ class Tracing:
         self._left -= 1
         if self._left >= _TRACED:
             return step()
-        if not profiler.start():
+        if not profiler.PROFILER.start():
             self._left = 0
             return step()
         try:
             result = step()
         finally:
-            traced = profiler.stop(self._request.device)
+            traced = profiler.PROFILER.stop(self._request.device)
         self._steps.append(traced)
         if self.is_done:
             self._keep()

@@ -13,7 +13,7 @@ from tfmem.errors import Error, HostMemoryError
 from tfmem.options import Options
 from tfmem.plan import Plan
 from tfmem.planning.request import Request
-from tfmem.runtime import devices, memory, variables
+from tfmem.runtime import creation, devices, memory
 from tfmem.runtime import host as host_module
 from tfmem.units import format_bytes
 
@@ -43,7 +43,7 @@ def requests_of(options: Options) -> tuple[Request, ...]:
 
 
 def _request(options: Options, device: str, named: str | None, scarce: Sequence[str]) -> Request:
-    host = devices.full_name(named) if named else variables.default_host(device)
+    host = devices.full_name(named) if named else creation.default_host(device)
     if host in scarce:
         raise Error(
             f"host={named!r} is a device whose memory is scarce ({host}): nothing would "

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Protocol
 
 from tfmem.errors import Error
 from tfmem.graph.ir import Graph, Node, Value
-from tfmem.plan import Recomputation
 
 
-def with_clones(graph: Graph, recomputations: Iterable[Recomputation]) -> Graph:
+class Cloning(Protocol):
+    """What is cloned: a plan's `Recomputation`."""
+
+    @property
+    def node(self) -> str:
+        """The node that is computed again."""
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Nodes, clones among them, that read the clone instead."""
+
+    @property
+    def clone(self) -> str:
+        """Name of the clone."""
+
+
+def with_clones(graph: Graph, recomputations: Iterable[Cloning]) -> Graph:
     """Adds each recomputation's clone right behind its node and lets its users read it.
 
     That place is behind all that the clone reads and before all who read it, whatever the plan's

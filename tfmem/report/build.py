@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 
+from tfmem.bridge.capture import Captured
+from tfmem.costs.pricing import price
 from tfmem.errors import BudgetError, Error
-from tfmem.functions.entry import Entry, Stage, decided
+from tfmem.functions.decide import canonical, decided
+from tfmem.functions.entry import Entry, Planned
+from tfmem.functions.resolve import bytes_beside
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.clones import with_clones
 from tfmem.plan import Plan
 from tfmem.planning.nested import charge
 from tfmem.planning.request import Request
 from tfmem.report.report import Alive, Offer, Origin, Report
-from tfmem.runtime import memory
+from tfmem.runtime import memory, variables
 from tfmem.simulation.original import joined
 from tfmem.simulation.simulate import trace
 
@@ -24,26 +29,26 @@ _OFFERS, _ABOVE_LEAST = 4, 1.02
 
 def report_of(entry: Entry) -> Report:
     """The first device's report, with those of the others."""
-    first, *others = (_report(entry, stage) for stage in entry.stages)
+    first, *others = (_report(entry, planned) for planned in entry.planned)
     return replace(first, plan=entry.plan, others=tuple(others))
 
 
-def _report(entry: Entry, stage: Stage) -> Report:
-    plan, bodies = stage.decision.plan, entry.captured.bodies
+def _report(entry: Entry, one: Planned) -> Report:
+    plan, bodies = one.plan, entry.captured.bodies
     has_run = entry.rewritten is not None and entry.rewritten.has_run
-    whole, costs = joined(stage.graph, stage.costs)
+    whole, costs = joined(one.graph, one.costs)
     original = planned = trace(whole, costs, Plan(device=plan.device, host=plan.host))
     if not plan.is_noop:
-        charged = charge(stage.graph, stage.costs, bodies, plan.bodies, plan.device)
-        planned = trace(stage.graph, charged, plan)
-    clones = with_clones(stage.graph, plan.recomputations)
+        charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
+        planned = trace(one.graph, charged, plan)
+    clones = with_clones(one.graph, plan.recomputations)
     origins = {
         node.name: Origin(node.op, entry.captured.source(node.origin or node.name))
         for node in (*whole.nodes, *clones.nodes)
     }
     alive = (
         Alive(value, nbytes=nbytes, **asdict(origins[value.node]))
-        for value, nbytes in stage.decision.after.alive_at_peak
+        for value, nbytes in one.decision.after.alive_at_peak
     )
     return Report(
         name=entry.name,
@@ -64,15 +69,46 @@ def _measured_peak(device: str) -> int | None:
         return None
 
 
-def offers(stage: Stage, request: Request, bodies: Bodies) -> Iterator[Offer]:
+def explained(name: str, captured: Captured, request: Request, profile: str) -> Report:
+    """What fills the memory of a function as it is, and what budgets would cost.
+
+    Args:
+      name: of the function.
+      captured: the function.
+      request: for which device; its budget is left aside.
+      profile: where costs come from, as of `price`.
+    """
+    start = time.perf_counter()
+    graph = canonical(captured.graph)
+    request = replace(request, beside=bytes_beside(captured, request), limit=None)
+    costs = price(captured, graph, replace(request, budget=1), profile)
+    decision = decided(graph, costs, replace(request, budget=None), captured.bodies)
+    frontier = tuple(_offers(Planned(graph, costs, decision), request, captured.bodies))
+    known = decision.plan
+    plan = Plan(
+        device=known.device,
+        host=known.host,
+        peak_bytes=known.baseline_peak_bytes,
+        baseline_peak_bytes=known.baseline_peak_bytes,
+        step_seconds=known.baseline_step_seconds,
+        baseline_step_seconds=known.baseline_step_seconds,
+        reason="this is the original function",
+    )
+    original = Planned(graph, costs, replace(decision, plan=plan, after=decision.before))
+    seconds = time.perf_counter() - start
+    entry = Entry(name, captured, (original,), seconds, variables.moves())
+    return replace(report_of(entry), frontier=frontier)
+
+
+def _offers(one: Planned, request: Request, bodies: Bodies) -> Iterator[Offer]:
     """What budgets between the original's peak and the least would cost."""
-    most = stage.decision.plan.baseline_peak_bytes
+    most = one.plan.baseline_peak_bytes
     try:
-        decided(stage.graph, stage.costs, replace(request, budget=1), bodies)
+        decided(one.graph, one.costs, replace(request, budget=1), bodies)
     except BudgetError as error:
         least = error.least_bytes or most
         for part in range(_OFFERS - 1, -1, -1):
             budget = int(_ABOVE_LEAST * least + (most - least) * part / _OFFERS)
             with contextlib.suppress(BudgetError):  # none between this and what was asked
-                found = decided(stage.graph, stage.costs, replace(request, budget=budget), bodies)
+                found = decided(one.graph, one.costs, replace(request, budget=budget), bodies)
                 yield Offer(budget, found.plan)

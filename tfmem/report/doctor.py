@@ -1,4 +1,4 @@
-"""What this machine is, as tfmem sees it: versions, devices, limits, allocators, links."""
+"""What this machine is, as tfmem sees it: versions, devices, limits, allocators, a GPU's link."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = ("tensorflow", "keras", "tf-keras", "numpy")
 def examine() -> dict[str, Any]:
     """Facts about the machine, plain data; `advice` says what could be better.
 
-    Devices and the link are probed, some seconds each the first time.
+    Devices, and a GPU's link to the host, are probed, some seconds each the first time.
     """
     scarce = devices.scarce()
     facts: dict[str, Any] = {

@@ -50,24 +50,39 @@ _CONTAINERS = (
 """Where Linux's control groups, of either version, tell a container's limit, what of it is in use,
 and what of that are files that were read (the file, and the name there)."""
 
-_running: HostProcess | None = None
-_lock = threading.RLock()
+
+class _Connected:
+    """The host process that this process is connected to, if any, and who may change that.
+
+    TensorFlow allows one cluster for each process, so there is one of these.
+    """
+
+    def __init__(self) -> None:
+        self.process: HostProcess | None = None
+        self.lock = threading.RLock()
+
+
+_connected = _Connected()
 
 
 def running() -> HostProcess | None:
     """The host process of this process, if one is running."""
-    return _running if _running is not None and _running.is_alive else None
+    process = _connected.process
+    return process if process is not None and process.is_alive else None
 
 
 @contextlib.contextmanager
 def host_process(*, memory_limit: int | None = None, start_timeout: float = 120.0) -> Iterator[str]:
     """Starts a second local TensorFlow process as a memory tier and yields its device's full name.
 
-    If this process has one already, that one is used. It is reachable on the loopback interface
-    only, does not inherit this process's allocator limits, and ends when the outermost block that
-    uses it ends, or with this process. **Variables that still live there then are lost.**
+    If this process has one already, that one is used. It does not inherit this process's allocator
+    limits, and ends when the outermost block that uses it ends, or with this process. **Variables
+    that still live there then are lost.**
 
-    Memory of the host process: `running().memory()`.
+    Both processes serve on the loopback interface, where every user of the machine can reach them;
+    this one's server listens on the others, too, for the milliseconds until it is restricted.
+
+    Memory of the host process: `tfmem.runtime.host.running().memory()`.
 
     Args:
       memory_limit: most bytes it may hold; default: the machine's memory.
@@ -76,13 +91,13 @@ def host_process(*, memory_limit: int | None = None, start_timeout: float = 120.
     Raises:
       tfmem.Error: it cannot start or be connected; the message says what failed and the remedy.
     """
-    with _lock:
+    with _connected.lock:
         process = running() or _start(memory_limit, start_timeout)
         process.users += 1
     try:
         yield process.device
     finally:
-        with _lock:
+        with _connected.lock:
             process.users -= 1
             if process.users == 0:
                 _stop(process)
@@ -128,12 +143,13 @@ def explain_failure(error: BaseException) -> HostMemoryError | None:
     interrupted = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
     if not isinstance(error, interrupted) and not _LOST.search(message):
         return None
-    if _running is not None and _has_ended(_running):
+    process = _connected.process
+    if process is not None and _has_ended(process):
         return HostMemoryError(
-            f"{_running.obituary()}\nVariables on the local device are intact, those on the host "
+            f"{process.obituary()}\nVariables on the local device are intact, those on the host "
             "are lost. Leave the host_process block, enter a new one, and restore a checkpoint. If "
             "it was killed for want of memory, or (SIGSEGV, for which TensorFlow knows no better "
-            f"way) received a tensor beyond its limit of {_running.limit_bytes:,} bytes, raise "
+            f"way) received a tensor beyond its limit of {process.limit_bytes:,} bytes, raise "
             "memory_limit or move less to it"
         )
     remote = re.search(r"/job:(?!localhost/)\w+/replica:\d+/task:\d+(/device:\w+:\d+)?", message)
@@ -146,7 +162,8 @@ def explain_failure(error: BaseException) -> HostMemoryError | None:
 
 
 def _full(device: str, message: str) -> HostMemoryError:
-    limit = f" (limit {_running.limit_bytes:,} bytes)" if _running and device == DEVICE else ""
+    process = _connected.process
+    limit = f" (limit {process.limit_bytes:,} bytes)" if process and device == DEVICE else ""
     return HostMemoryError(
         f"the host device {device} is out of memory{limit}: {_first_line(message)}. Give it more "
         "(host_process(memory_limit=...)), or move less to it"
@@ -167,9 +184,8 @@ def _has_ended(process: HostProcess, patience: float = 1.0) -> bool:
 
 
 def _start(memory_limit: int | None, start_timeout: float) -> HostProcess:
-    global _running
-    if _running is not None:
-        _stop(_running)  # it died; its users still hold their blocks
+    if _connected.process is not None:
+        _stop(_connected.process)  # it died; its users still hold their blocks
     _check_mayconnect()
     os.environ[_STREAMING] = "false"
     process = HostProcess(memory_limit)
@@ -178,7 +194,7 @@ def _start(memory_limit: int | None, start_timeout: float) -> HostProcess:
     except BaseException:
         process.stop()
         raise
-    _running = process
+    _connected.process = process
     atexit.register(process.stop)
     return process
 
@@ -227,10 +243,9 @@ def connect(jobs: dict[str, list[str]]) -> None:
 
 def _stop(process: HostProcess) -> None:
     """Takes its device away and ends it."""
-    global _running
-    if process is not _running:
+    if process is not _connected.process:
         return
-    _running = None
+    _connected.process = None
     atexit.unregister(process.stop)
     try:
         connect({})

@@ -78,7 +78,9 @@ class HostProcess:
         self.device = device_of(job)
         self.limit_bytes = limit // _MIB * _MIB
         self.users = 0
-        log = tempfile.TemporaryFile("w+", prefix="tfmem-host-", errors="replace")  # noqa: SIM115
+        log = tempfile.TemporaryFile(  # noqa: SIM115 - `stop` closes it
+            "w+", prefix="tfmem-host-", errors="replace"
+        )
         self._log: IO[str] = log
         self._process = _spawn(self.limit_bytes, log, job)
         self._lock = threading.Lock()

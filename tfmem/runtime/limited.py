@@ -69,7 +69,7 @@ def run_limited(
       *args: its arguments: JSON values for a function, texts (its command line) for a module.
       limit_bytes: limit of the child's device, rounded down to whole MiB (2^20 bytes).
       timeout: seconds after which the child is killed.
-      reserve: take the whole limit from the system at once (`measure.claim_memory`).
+      reserve: take the whole limit from the system at once (`memory.claim_memory`).
       gpu: limit GPU:0 instead of CPU:0.
       environment: variables to set for the child besides this process's.
 

@@ -113,7 +113,7 @@ def memory_info(device: str) -> tuple[int, int]:
     if not device_names.is_local(name):
         raise Error(
             f"the memory of {name} cannot be read from here, it belongs to another process; for "
-            "tfmem's own host process use tfmem.host.running().memory()"
+            "tfmem's own host process use tfmem.runtime.host.running().memory()"
         )
     if device_names.kind(name) == "CPU" and not _cpu_uses_bfc():
         raise Error(
@@ -168,18 +168,9 @@ def device_limit(device: str) -> int | None:
         return None
     if device_names.kind(name) == "CPU":
         return _cpu_limit() if _cpu_uses_bfc() else None
-    # Private parts of TensorFlow; seen to work with 2.21. The public list of devices with limits
-    # makes devices of its own, whose limits are not those of this process's configuration.
-    from tensorflow.python import pywrap_tfe
-    from tensorflow.python.client import pywrap_tf_session as session
-    from tensorflow.python.eager import context
+    from tfmem.bridge.limits import limits
 
-    known = pywrap_tfe.TFE_ContextListDevices(context.context()._handle)
-    limits = {
-        session.TF_DeviceListName(known, i): session.TF_DeviceListMemoryBytes(known, i)
-        for i in range(session.TF_DeviceListCount(known))
-    }
-    return int(limits[name]) or None
+    return int(limits()[name]) or None
 
 
 def claim_memory(device: str | None = None) -> None:
@@ -201,14 +192,25 @@ def claim_memory(device: str | None = None) -> None:
     if device_names.kind(name) == "CPU" and limit > UNCLAIMED:
         with tf.device(name):
             tf.raw_ops.Empty(shape=[limit - UNCLAIMED], dtype=tf.uint8)
-        _claimed.add(name)
+        _claims.devices.add(name)
     reset_peak(name)
 
 
 UNCLAIMED = 4 * MIB
 """What the CPU's allocator keeps in regions of its own when the rest is claimed at once."""
 
-_claimed: set[str] = set()
+
+class _Claims:
+    """Names of the devices whose allocators took all their memory as one region.
+
+    A device's allocator belongs to the process and never gives a region back.
+    """
+
+    def __init__(self) -> None:
+        self.devices: set[str] = set()
+
+
+_claims = _Claims()
 
 
 def region_bytes(device: str) -> int | None:
@@ -224,7 +226,7 @@ def region_bytes(device: str) -> int | None:
 
     name = devices.full_name(device)
     if device_names.kind(name) == "CPU":
-        return (_cpu_limit() - UNCLAIMED) if name in _claimed else None
+        return (_cpu_limit() - UNCLAIMED) if name in _claims.devices else None
     if not device_names.is_local(name) or not device_names.is_gpu(name):
         return None
     grows = any(

@@ -1,4 +1,4 @@
-"""Where variables live: moving those that exist, and making new ones on the host.
+"""Moving variables that exist from one device to another.
 
 A TensorFlow variable is a Python object with a *handle*, a tensor that refers to a resource on one
 device. Moving it means to fill a new resource elsewhere and to exchange the handle; the object, its
@@ -14,29 +14,44 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from types import FrameType
 from typing import Any
 
-from tfmem.errors import Error, HostMemoryError
+from tfmem.bridge import handles
+from tfmem.errors import Error
 from tfmem.graph import device_names
 from tfmem.runtime import devices, memory
 from tfmem.runtime import host as host_module
-from tfmem.units import format_bytes
 
 _CHUNK_BYTES = 2**25
 """Most bytes of a variable in flight to another process at a time."""
 
 _DEAD = "variable_moved_by_tfmem__make_the_tf.function_anew"
-_moves = 0
+
+
+class _Record:
+    """What was done to variables: how many have moved, and which lie in pinned memory.
+
+    One for each process: any function of it may hold the handle of a variable that moves.
+
+    Attributes:
+      moves: how many variables have moved so far.
+      pinned: identities of the variables whose values were put into pinned memory.
+    """
+
+    def __init__(self) -> None:
+        self.moves = 0
+        self.pinned: set[str] = set()
+
+
+_record = _Record()
 
 
 def moves() -> int:
     """How many variables this process has moved so far."""
-    return _moves
+    return _record.moves
 
 
 def move_variable(variable: Any, device: str) -> None:
@@ -74,7 +89,7 @@ def move_groups(groups: Mapping[str, Sequence[Any]]) -> None:
 
     away: dict[int, tuple[Any, str]] = {}
     for target, variables in ((devices.full_name(name), group) for name, group in groups.items()):
-        for plain in map(_plain, variables):
+        for plain in map(handles.movable, variables):
             if devices.full_name(plain.device) != target:
                 away[id(plain)] = plain, target
     twins: list[Any] = []  # not a comprehension: they must outlive an error until it is cleared
@@ -125,40 +140,12 @@ def _copy_buffer(variable: Any) -> None:
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=own)
 
 
-def _plain(variable: Any) -> Any:
-    """The `tf.Variable` itself, with a handle that may be exchanged."""
-    import tensorflow as tf
-
-    name = getattr(variable, "name", type(variable).__name__)
-    for wrapped in ("_variable", "_value"):  # tf-keras's AutoCastVariable, Keras 3's Variable
-        inner = getattr(variable, wrapped, None)
-        variable = inner if isinstance(inner, tf.Variable) else variable
-    if not tf.executing_eagerly():
-        raise Error(f"variable {name!r} cannot be moved while a function is traced; move it before")
-    if not isinstance(variable, tf.Variable) or not hasattr(variable, "_handle"):
-        raise Error(
-            f"{name!r} ({type(variable).__name__}) cannot be moved: only variables with one "
-            "resource handle can (no variables of a distribution strategy, no sharded ones)"
-        )
-    if not hasattr(variable._handle, "numpy") or variable._cached_value is not None:
-        raise Error(
-            f"variable {name!r} cannot be moved: it was made in graph mode or has a "
-            "caching_device; make it eagerly, without one"
-        )
-    return variable
-
-
 def _twin(variable: Any, device: str) -> Any:
     """A new variable of the same kind and value on `device`, known to be complete."""
     import tensorflow as tf
 
-    # Not public; seen in TensorFlow 2.21. Makes a handle and no value.
-    from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
-
     with tf.device(device):
-        twin = UninitializedVariable(
-            shape=variable.shape, dtype=variable.dtype, trainable=variable.trainable
-        )
+        twin = handles.without_value(variable)
     if variable.is_initialized():
         _copy(variable, twin, device)
     return twin
@@ -201,7 +188,7 @@ def pin(variables: Iterable[Any], gpu: str) -> None:
     import tensorflow as tf
 
     for variable in variables:
-        if variable._unique_id not in _pinned:
+        if handles.identity(variable) not in _record.pinned:
             with tf.init_scope(), contextlib.suppress(tf.errors.OpError):
                 _carry(variable, variable, gpu)
 
@@ -230,11 +217,7 @@ def _carry(variable: Any, target: Any, over: str = "") -> None:
 
     tf.function(carry)()
     _await(target, target.device)
-    _pinned.add(variable._unique_id)
-
-
-_pinned: set[str] = set()
-"""Identities of the variables whose values were put into pinned memory."""
+    _record.pinned.add(handles.identity(variable))
 
 
 def _await(twin: Any, device: str) -> None:
@@ -267,17 +250,8 @@ def _process(device: str) -> str:
 
 def _exchange(variables: Sequence[Any], twins: Sequence[Any]) -> None:
     """Gives each variable its twin's resource, and ends the old ones."""
-    global _moves
-    old = []
-    for variable, twin in zip(variables, twins, strict=True):
-        old.append(variable._handle)
-        handle = twin._handle
-        handle._parent_trackable = weakref.ref(variable)
-        handle._name, handle._unique_id = variable._handle_name, variable._unique_id
-        for field in ("_handle", "_handle_deleter"):  # the second up to TensorFlow 2.15
-            if hasattr(twin, field):
-                setattr(variable, field, getattr(twin, field))
-    _moves += len(old)
+    old = [handles.exchange(*pair) for pair in zip(variables, twins, strict=True)]
+    _record.moves += len(old)
     for handle, variable in zip(old, variables, strict=True):
         _empty(handle, variable.dtype)
     _bury(old)
@@ -291,21 +265,21 @@ def _empty(handle: Any, dtype: Any) -> None:
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([0], dtype))
 
 
-def _bury(handles: list[Any]) -> None:
-    """Puts a dead handle in the place of each of `handles` in every live function.
+def _bury(gone: list[Any]) -> None:
+    """Puts a dead handle in the place of each of `gone` in every live function.
 
     Functions keep captured tensors in lists and dictionaries, which the garbage collector knows.
     """
     import tensorflow as tf
 
-    known = {id(handle) for handle in handles}
+    known = {id(handle) for handle in gone}
     dead: dict[str, Any] = {}
-    for handle in handles:
+    for handle in gone:
         if handle.device not in dead:
             with tf.device(handle.device):
                 dead[handle.device] = tf.raw_ops.MutexV2(container="", shared_name=_DEAD)
-    for holder in gc.get_referrers(*handles):
-        if holder is handles or isinstance(holder, FrameType):
+    for holder in gc.get_referrers(*gone):
+        if holder is gone or isinstance(holder, FrameType):
             continue
         if isinstance(holder, list):
             items: Any = enumerate(holder)
@@ -316,114 +290,3 @@ def _bury(handles: list[Any]) -> None:
         for key, value in items:
             if id(value) in known:
                 holder[key] = dead[value.device]
-
-
-@contextlib.contextmanager
-def host_variables(*, min_bytes: int = 2**20, host: str | None = None) -> Iterator[None]:
-    """A scope in which large variables are made on the host from the start.
-
-    For models whose variables alone exceed the device: neither they nor their initial values touch
-    it. Works for `tf.Variable`, Keras and tf-keras layers, and what a `tf.function` that is traced
-    inside the scope creates (the slots of an optimizer).
-
-    Args:
-      min_bytes: smaller variables are made where they would be without the scope.
-      host: the device to use; default: CPU:0 where there is a GPU, else the running
-        `tfmem.host_process`.
-
-    Raises:
-      HostMemoryError: a variable is larger than what is free on the host; it is not made.
-      tfmem.Error: the device does not exist, or there is no host.
-    """
-    device = devices.full_name(host) if host else default_host()
-    if not device:
-        raise Error(
-            "host_variables() has no host to put variables on: this machine has no GPU, so CPU:0 "
-            "is the scarce device; enter tfmem.host_process() before, or name a device with "
-            "host=..."
-        )
-
-    def may_place(nbytes: int) -> bool:
-        if nbytes >= min_bytes and not has_room(nbytes, device):
-            raise HostMemoryError(
-                f"a variable of {format_bytes(nbytes)} has no room on {device}, where "
-                f"{format_bytes(host_module.free_bytes(device) or 0)} are free; make the model "
-                "smaller, or free memory on the host"
-            )
-        return nbytes >= min_bytes
-
-    with created_on(device, may_place):
-        yield
-
-
-def has_room(nbytes: int, host: str) -> bool:
-    """Whether as many bytes are free on a host, as far as that is known."""
-    free = host_module.free_bytes(host)
-    return free is None or nbytes <= free
-
-
-def default_host(device: str | None = None) -> str:
-    """Where by default goes what leaves `device`, the scarce one if None; "" for nowhere."""
-    if "/device:CPU:" not in (device or devices.scarce()):
-        return devices.full_name("CPU:0")
-    process = host_module.running()
-    return process.device if process else ""
-
-
-@contextlib.contextmanager
-def created_on(host: str, may_place: Callable[[int], bool]) -> Iterator[list[Any]]:
-    """A scope in which variables are made on `host` if `may_place(nbytes)`; "" changes nothing.
-
-    Yields the list of those that were made there.
-    """
-    import tensorflow as tf
-
-    made: list[Any] = []
-
-    def create(next_creator: Callable[..., Any], **options: Any) -> Any:
-        nbytes = _declared_bytes(options)
-        if nbytes is None:  # only its initial value tells its size
-            options["initial_value"] = _initial_value(options, host)
-            nbytes = _declared_bytes(options)
-        if nbytes is None or not may_place(nbytes):
-            return next_creator(**options)
-        with tf.device(host):
-            made.append(next_creator(**options))
-        return made[-1]
-
-    if not host:
-        yield made
-        return
-    with tf.variable_creator_scope(create):
-        yield made
-
-
-def _initial_value(options: dict[str, Any], host: str) -> Any:
-    """The initial value, computed on the host."""
-    import tensorflow as tf
-
-    value = options["initial_value"]
-    with tf.device(host):
-        value = value() if callable(value) else value
-        return (
-            value
-            if _declared_bytes(options | {"initial_value": value}) is not None
-            else (tf.convert_to_tensor(value, dtype=options.get("dtype")))
-        )
-
-
-def _declared_bytes(options: dict[str, Any]) -> int | None:
-    """Bytes of a variable to be made, from its arguments; None if they do not tell."""
-    import tensorflow as tf
-
-    value, shape, dtype = (options.get(name) for name in ("initial_value", "shape", "dtype"))
-    if shape is None and not callable(value):
-        shape = getattr(value, "shape", None)
-    if dtype is None and not callable(value):
-        dtype = getattr(value, "dtype", None)
-    if shape is None or dtype is None:
-        return None
-    shape = tf.TensorShape(shape)
-    if not shape.is_fully_defined():
-        return None
-    return int(math.prod(shape.as_list()) * tf.as_dtype(dtype).size)

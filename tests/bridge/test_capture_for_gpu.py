@@ -1,0 +1,90 @@
+"""What `capture` and `rebuild` make of a function for a GPU, without one."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from tests.support.captures import LOCAL, only
+from tfmem.bridge import grappler
+from tfmem.bridge.capture import capture
+from tfmem.bridge.rebuild import rebuild
+from tfmem.costs import history, profiler
+from tfmem.costs.types import Copies
+from tfmem.functions.rewrite import route_of
+from tfmem.graph.verify import FROM_HOST, TO_HOST, verify
+from tfmem.passes.for_plan import passes_of
+from tfmem.passes.pipeline import run_passes
+from tfmem.plan import Fetch, Plan, Transfer
+from tfmem.runtime import devices
+
+GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
+
+
+@pytest.fixture
+def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of devices and what Grappler is told, as if a GPU were here; nothing can run on it."""
+    known = {"device_name": "NVIDIA H200", "compute_capability": (9, 0)}
+    monkeypatch.setattr(devices, "names", lambda: (LOCAL, GPU))
+    monkeypatch.setattr(grappler, "gpus", lambda: {GPU: known})
+
+
+def pictures():
+    kernel = tf.Variable(tf.ones([3, 3, 8, 16]))
+
+    @tf.function
+    def step(images, rows, text):
+        with tf.GradientTape() as tape:
+            y = tf.nn.relu(tf.nn.conv2d(images, kernel, 1, "SAME"))
+            y = tf.nn.relu(tf.nn.max_pool2d(y, 2, 2, "SAME") + tf.ones([16]))
+            loss = tf.reduce_mean(tf.gather(tf.reshape(y, [4, -1]), rows, axis=1))
+        kernel.assign_sub(tape.gradient(loss, kernel))
+        return loss, tf.strings.upper(text)
+
+    return step, (tf.ones([4, 32, 32, 8]), tf.range(10), tf.constant("a"))
+
+
+def test_a_gpus_graph_has_its_layouts_and_leaves_on_the_host_what_its_kernels_do(a_gpu):
+    step, args = pictures()
+    concrete = step.get_concrete_function(*args)
+    captured = capture(concrete, device="GPU:0", args=args)
+    verify(captured.graph)
+    (convolution,) = [n for n in captured.graph.nodes if n.op in ("Conv2D", "_FusedConv2D")]
+    assert captured.node_defs[convolution.name].attr["data_format"].s == b"NCHW"
+    turned = [n for n in captured.graph.nodes if n.op == "Transpose"]
+    assert turned
+    assert all(node.nbytes[0] > 0 for node in turned)
+    by_name = captured.graph.by_name
+    assert by_name["images"].nbytes == (4 * 32 * 32 * 8 * 4,)
+    assert by_name["rows"].nbytes == (0,)  # int32 arguments stay in the host's memory
+    assert only(captured, "StringUpper").device == LOCAL  # which a GPU has no kernel for
+    assert "MaxPool" not in {by_name[name].op for name in captured.workspace}
+
+
+def test_copies_of_a_gpu_are_its_own_kernels_unless_others_are_faster(a_gpu, monkeypatch):
+    step, args = pictures()
+    captured = capture(step.get_concrete_function(*args), device="GPU:0", args=args)
+    graph = captured.graph
+    value = next(n for n in graph.nodes if n.op in ("Conv2D", "_FusedConv2D")).values[0]
+    users = [
+        n for n in graph.consumers[value] if graph.position[n] > graph.position[value.node] + 2
+    ]
+    plan = Plan(
+        order=tuple(node.name for node in graph.nodes),
+        evictions=(Transfer(value, (Fetch(tuple(users), value.node),)),),
+        device=GPU,
+        host=LOCAL,
+    )
+    rewritten = rebuild(
+        captured, run_passes(graph, passes_of(plan, route_of(plan.device, plan.host)))
+    )
+    monkeypatch.setattr(history, "KEPT", history.Kept())
+    history.keep_probe(Copies(on_device=False), profiler.machine(), GPU, LOCAL)
+    other = run_passes(graph, passes_of(plan, route_of(plan.device, plan.host)))
+    assert [node.device for node in other.nodes if node.origin] == [LOCAL, LOCAL]
+    operations = {op.type: op for op in rewritten.function.graph.get_operations()}
+    out, back = operations[TO_HOST], operations[FROM_HOST]
+    assert out.device == back.device == GPU
+    assert back.inputs[0] is out.outputs[0]
+    assert {op.name for op in back.outputs[0].consumers()} == set(users)
+    assert [op.name for op in back.control_inputs] == [value.node]

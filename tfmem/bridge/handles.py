@@ -1,0 +1,64 @@
+"""Handles of variables: which may be exchanged, and how it is done."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import tensorflow as tf
+
+# Private part of TensorFlow; seen to work with 2.21.
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+
+from tfmem.errors import Error
+
+
+def movable(variable: Any) -> Any:
+    """The `tf.Variable` itself, with a handle that may be exchanged.
+
+    Args:
+      variable: a `tf.Variable`, or one of Keras or tf-keras that wraps one.
+
+    Raises:
+      tfmem.Error: it has no such handle, or a function is being traced.
+    """
+    name = getattr(variable, "name", type(variable).__name__)
+    for wrapped in ("_variable", "_value"):  # tf-keras's AutoCastVariable, Keras 3's Variable
+        inner = getattr(variable, wrapped, None)
+        variable = inner if isinstance(inner, tf.Variable) else variable
+    if not tf.executing_eagerly():
+        raise Error(f"variable {name!r} cannot be moved while a function is traced; move it before")
+    if not isinstance(variable, tf.Variable) or not hasattr(variable, "_handle"):
+        raise Error(
+            f"{name!r} ({type(variable).__name__}) cannot be moved: only variables with one "
+            "resource handle can (no variables of a distribution strategy, no sharded ones)"
+        )
+    if not hasattr(variable._handle, "numpy") or variable._cached_value is not None:
+        raise Error(
+            f"variable {name!r} cannot be moved: it was made in graph mode or has a "
+            "caching_device; make it eagerly, without one"
+        )
+    return variable
+
+
+def without_value(variable: Any) -> Any:
+    """A new variable of the same kind, on the device that is in scope: a handle and no value."""
+    return UninitializedVariable(
+        shape=variable.shape, dtype=variable.dtype, trainable=variable.trainable
+    )
+
+
+def identity(variable: Any) -> str:
+    """What tells a variable from all others, wherever it is."""
+    return str(variable._unique_id)
+
+
+def exchange(variable: Any, twin: Any) -> Any:
+    """Gives a variable its twin's handle; returns the one that it had."""
+    old, handle = variable._handle, twin._handle
+    handle._parent_trackable = weakref.ref(variable)
+    handle._name, handle._unique_id = variable._handle_name, variable._unique_id
+    for field in ("_handle", "_handle_deleter"):  # the second up to TensorFlow 2.15
+        if hasattr(twin, field):
+            setattr(variable, field, getattr(twin, field))
+    return old

@@ -1,0 +1,205 @@
+"""From NodeDefs to `Node`s with sizes, operations, scratch and shared buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tensorflow as tf
+
+from tfmem.bridge import kernels, shapes
+from tfmem.bridge.graphdefs import (
+    BODIES,
+    FuncGraph,
+    FunctionDef,
+    NodeDef,
+    body_graph_def,
+    parse_value,
+    topological,
+)
+from tfmem.bridge.inference import constant, full, import_sized
+from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, is_variable
+from tfmem.bridge.shapes import Shape
+from tfmem.bridge.workspace import WORKSPACE_OPS, workspace
+from tfmem.graph import device_names
+from tfmem.graph.bodies import Body
+from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
+
+_FIRST_ARGUMENT = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
+_STRING_BYTES = 24  # of one element; the text itself, where longer, is not the allocator's
+
+
+def dtypes_of(graph: FuncGraph, inputs: Iterable[Input]) -> dict[str, tuple[tf.DType, ...]]:
+    """Types of each node's outputs."""
+    result = {op.name: tuple(t.dtype for t in op.outputs) for op in graph.get_operations()}
+    return result | {item.name: (item.dtype,) for item in inputs}
+
+
+class Reader:
+    """Reads nodes out of a graph with inferred shapes; collects what it meets on the way.
+
+    Attributes:
+      flops: operations of each node that has many.
+      unknown: values whose size cannot be known, with their op, first causes only.
+    """
+
+    def __init__(self, graph: FuncGraph, library: Any, known: Mapping[Value, Shape]) -> None:
+        self.flops: dict[str, float] = {}
+        self.workspace: dict[str, int] = {}
+        self.unknown: list[tuple[Value, str]] = []
+        self._graph = graph
+        self._functions = {f.signature.name: f for f in library.function}
+        self._known = known
+        self._ops = {op.name: op for op in graph.get_operations()}
+        self._unknown_nodes: set[str] = set()
+
+    def node(self, node_def: NodeDef) -> Node:
+        """The node of a NodeDef."""
+        op = self._ops[node_def.name]
+        inputs, after = [], []
+        for text in node_def.input:
+            if text[0] == "^":
+                after.append(text[1:])
+            else:
+                inputs.append(parse_value(text))
+        sizes = []
+        for i, tensor in enumerate(op.outputs):
+            value = Value(node_def.name, i)
+            shape = self._known.get(value, as_shape(tensor.shape))
+            sizes.append(self._nbytes(value, node_def.op, tensor.dtype, shape, inputs))
+        if node_def.op in shapes.OPAQUE_OPS:
+            outputs = [full(t.shape) for t in op.outputs]
+            opaque = (shapes.opaque_nbytes(node_def.op, i, outputs) for i in range(len(sizes)))
+            sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
+        if device_names.is_gpu(node_def.device):
+            for i in kernels.host_outputs(node_def, "GPU"):
+                sizes[i] = 0
+        return Node(
+            name=node_def.name,
+            op=node_def.op,
+            inputs=tuple(inputs),
+            after=tuple(dict.fromkeys(after)),
+            nbytes=tuple(sizes),
+            device=node_def.device,
+            shares=self._study(node_def, op),
+        )
+
+    def is_bounded(self, value: Value) -> bool:
+        """Whether the size of a value depends on data, and the largest is counted."""
+        return value in self._known and self._ops[value.node].type in shapes.BOUNDED_OPS
+
+    def input_node(
+        self,
+        item: Input,
+        dtype: tf.DType,
+        shape: tuple[int | None, ...] | None,
+        device: str,
+    ) -> Node:
+        """The node of an input that has this type and shape and lies on a device.
+
+        It takes no bytes where it is a handle, and where the shape leaves its size open, which is
+        noted.
+        """
+        op = VARIABLE if is_variable(item) else ARG
+        nbytes = self._nbytes(Value(item.name), op, dtype, shape, ())
+        if op == ARG and device_names.is_gpu(device) and kernels.keeps_arguments_on_host(dtype):
+            nbytes = 0
+        return Node(item.name, op, nbytes=(nbytes,), device=device)
+
+    def _nbytes(
+        self,
+        value: Value,
+        op: str,
+        dtype: tf.DType,
+        shape: tuple[int | None, ...] | None,
+        inputs: Iterable[Value],
+    ) -> int:
+        is_opaque = op in shapes.OPAQUE_OPS and value.index == 5
+        if dtype in UNSIZED or is_opaque:
+            return 0
+        if shape is None or None in shape:
+            if dtype != tf.string:
+                if not any(i.node in self._unknown_nodes for i in inputs):
+                    self.unknown.append((value, op))
+                self._unknown_nodes.add(value.node)
+            return 0
+        itemsize = _STRING_BYTES if dtype == tf.string else dtype.size
+        return prod(n for n in shape if n is not None) * int(itemsize)
+
+    def _study(self, node_def: NodeDef, op: tf.Operation) -> int | None:
+        """Notes the operations of a node; returns the input whose buffer its outputs share."""
+        has_flops = node_def.op in shapes.FLOP_OPS
+        known = has_flops or node_def.op in shapes.SHARING_OPS or node_def.op in WORKSPACE_OPS
+        if not known:
+            return None
+        tensors = list(op.inputs)
+        constants = {} if has_flops else {i: c for i, t in enumerate(tensors) if (c := constant(t))}
+        dtype = op.outputs[0].dtype
+        call = shapes.Call(
+            node_def.op,
+            [full(t.shape) for t in tensors],
+            [full(t.shape) for t in op.outputs],
+            _STRING_BYTES if dtype == tf.string else int(dtype.size),
+            {key: _plain(value) for key, value in node_def.attr.items()},
+            constants,
+        )
+        if count := shapes.flops(call):
+            self.flops[node_def.name] = count
+        if scratch := workspace(call, device_names.is_gpu(node_def.device)):
+            self.workspace[node_def.name] = scratch
+        return shapes.shared_input(call)
+
+    def bodies(self, node_def: NodeDef) -> tuple[Body, ...]:
+        """The functions that a While, If, Case or call runs."""
+        op = self._ops[node_def.name]
+        arguments = list(op.inputs)[_FIRST_ARGUMENT.get(node_def.op, 0) :]
+        result = []
+        for attr in BODIES[node_def.op]:
+            value = node_def.attr[attr]
+            for function in value.list.func or (value.func,):
+                if function.name in self._functions:
+                    definition = self._functions[function.name]
+                    result.append(self._body(definition, arguments, node_def))
+        return tuple(result)
+
+    def _body(self, function: FunctionDef, arguments: list[tf.Tensor], caller: NodeDef) -> Body:
+        graph_def, outputs = body_graph_def(function)
+        inputs = [
+            _argument(arg.name, tensor)
+            for arg, tensor in zip(function.signature.input_arg, arguments, strict=True)
+        ]
+        places = {node.name: node.device or caller.device for node in graph_def.node}
+        graph, fixed = import_sized(graph_def, inputs, {}, {})
+        for node in graph_def.node:
+            node.device = places[node.name]
+        reader = Reader(graph, _Library(self._functions.values()), fixed)
+        arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)
+        nodes = topological(graph_def.node)
+        body = Graph(
+            (*arg_nodes, *map(reader.node, nodes)),
+            tuple(map(parse_value, outputs)),
+        )
+        bodies = {node.name: reader.bodies(node) for node in nodes if node.op in BODIES}
+        name = caller.name
+        self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
+        self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
+        return Body(body, function.signature.name, reader.flops, reader.workspace, bodies)
+
+
+@dataclass(frozen=True)
+class _Library:
+    function: Iterable[FunctionDef]
+
+
+def _argument(name: str, tensor: tf.Tensor) -> Input:
+    return Input(name, tensor.dtype, handle_of(tensor), as_shape(tensor.shape))
+
+
+def _plain(value: Any) -> object:
+    """An AttrValue as a number, text or truth; None for what `shapes` does not ask for."""
+    kind = value.WhichOneof("value")
+    if kind == "s":
+        return value.s.decode(errors="replace")
+    return getattr(value, kind) if kind in ("i", "f", "b", "type") else None

@@ -1,0 +1,112 @@
+"""How an input signature is decided: devices in turn, costs, plans from the disk or the planner."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tqdm import tqdm
+
+from tfmem.bridge.capture import Captured
+from tfmem.costs.pricing import Tracing, measured, price
+from tfmem.costs.types import Costs
+from tfmem.errors import BudgetError
+from tfmem.functions.entry import Planned
+from tfmem.functions.resolve import bytes_beside, check_host_memory
+from tfmem.functions.rewrite import observe, route_of
+from tfmem.graph.bodies import Bodies
+from tfmem.graph.ir import Graph
+from tfmem.options import Options
+from tfmem.passes.align import Align
+from tfmem.passes.for_plan import passes_of
+from tfmem.passes.pipeline import run_passes
+from tfmem.passes.prune import Prune
+from tfmem.planning import cache
+from tfmem.planning.request import Decision, Request
+from tfmem.planning.search import carry_out, choose
+from tfmem.runtime import variables
+
+_log = logging.getLogger("tfmem")
+
+_SLOW = 1.0
+"""Seconds of planning from which on a plan is kept on disk."""
+
+
+def plan_devices(
+    captured: Captured, requests: Iterable[Request], options: Options
+) -> tuple[tuple[Planned, ...], Tracing | None]:
+    """Plans a function for its scarce devices, one after the other.
+
+    Variables of a device that share a buffer get one each before it is planned.
+
+    Returns:
+      What was decided for each, and the steps to be traced before it is decided anew, if any.
+
+    Raises:
+      BudgetError: a device's budget cannot be met.
+      HostMemoryError: a host has less free memory than its plan needs.
+    """
+    planned: list[Planned] = []
+    graph, tracing = canonical(captured.graph), None
+    for request in requests:
+        if planned:
+            plan = planned[-1].plan
+            done = passes_of(plan, route_of(plan.device, plan.host))
+            graph = run_passes(graph, (*done, Align()), observe)
+        variables.unshare(captured.variables.values(), request.device)
+        request = replace(request, beside=bytes_beside(captured, request))
+        one, tracing = _plan_device(captured, graph, request, options)
+        check_host_memory(one.plan)
+        planned.append(one)
+    return tuple(planned), tracing
+
+
+def canonical(graph: Graph) -> Graph:
+    """A captured graph in the form that is planned."""
+    return run_passes(graph, (Prune(), Align()))
+
+
+def _plan_device(
+    captured: Captured, graph: Graph, request: Request, options: Options
+) -> tuple[Planned, Tracing | None]:
+    strategy = options.strategy
+    profile = "static" if strategy else options.profile
+    costs = price(captured, graph, request, profile)
+    tracing = None
+    if profile == "measured" and not measured(graph, request):
+        decision = _without_placement(graph, costs, request, captured.bodies)
+        tracing = Tracing(graph, request, decision.plan)
+    elif strategy:
+        decision = carry_out(graph, costs, request, strategy)
+    else:
+        decision = decided(graph, costs, request, captured.bodies)
+    return Planned(graph, costs, decision), tracing
+
+
+def _without_placement(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Decision:
+    """A plan that moves no variable if there is one: another can still be chosen after it."""
+    near = replace(request, techniques=request.techniques - {"place"})
+    try:
+        return decided(graph, costs, near, bodies)
+    except BudgetError:
+        return decided(graph, costs, request, bodies)
+
+
+def decided(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Decision:
+    """What the planner chooses, or chose before where that was kept.
+
+    Raises:
+      BudgetError: the budget cannot be met.
+    """
+    found = cache.load(graph, costs, request, bodies)
+    if found is None:
+        start = time.perf_counter()
+        with tqdm(desc="tfmem: planning", unit=" plans", delay=2, leave=False, disable=None) as bar:
+            found = choose(graph, costs, request, bar.update, bodies)
+        seconds = time.perf_counter() - start
+        if seconds > _SLOW:
+            _log.info("%d nodes planned in %.1f s", len(graph), seconds)
+            cache.save(graph, costs, request, found.plan, bodies)
+    return found
