@@ -27,7 +27,6 @@ from tfmem.functions.resolve import have_room, requests_of
 from tfmem.functions.signature import signature_of
 from tfmem.options import Options, checked_options
 from tfmem.plan import Plan
-from tfmem.planning.judge import carry_out
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
 from tfmem.planning.strategy import Strategy

@@ -28,7 +28,7 @@ from models.bench.table import markdown, stamp
 
 flags.DEFINE_string("out", "out/plans.jsonl", "File that takes the lines.")
 flags.DEFINE_string("against", "", "File of another state of the code to compare with.")
-flags.DEFINE_list(
+flags.DEFINE_multi_string(
     "renamed", [], "Old=new, for texts of the other state's lines that are named otherwise now."
 )
 flags.DEFINE_list("only", [], "Some of the models; default: all.")

@@ -24,8 +24,9 @@ from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import run_passes
 from tfmem.passes.prune import Prune
 from tfmem.planning import cache
+from tfmem.planning.judge import carry_out
 from tfmem.planning.request import Decision, Request
-from tfmem.planning.search import carry_out, choose
+from tfmem.planning.search import choose
 from tfmem.runtime import variables
 
 _log = logging.getLogger("tfmem")

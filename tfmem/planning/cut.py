@@ -45,6 +45,6 @@ class Network:
         shift = max(0, total.bit_length() - _MOST_BITS)
         never = (total >> shift) + 1
         data = [never if c is None else c >> shift for c in self._capacity.values()]
-        rows, columns = zip(*self._capacity, strict=True) if self._capacity else ((), ())
+        ends = np.array(list(self._capacity), np.int32).reshape(-1, 2).T
         count = len(self._number)
-        return csr_array((np.array(data, np.int32), (rows, columns)), shape=(count, count))
+        return csr_array((np.array(data, np.int32), tuple(ends)), shape=(count, count))
