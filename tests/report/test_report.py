@@ -97,7 +97,7 @@ def test_a_report_tells_the_same_as_its_plan(small_report: Report) -> None:
     data = json.loads(small_report.to_json())
     assert data["peak_bytes"] == plan.peak_bytes < plan.baseline_peak_bytes
     assert max(data["original"]["bytes"]) == max(small_report.original.timeline)
-    assert len(data["planned"]["again"]) == len(plan.recomputations) > 0
+    assert len(data["planned"]["clones"]) == len(plan.recomputations) > 0
     texts = data["texts"]
     assert [texts[i] for i in data["planned"]["order"]["name"]] == list(planned.order)
     assert any("test_report.py" in text for text in texts)

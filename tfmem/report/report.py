@@ -187,7 +187,7 @@ class Report:
             "begin": [round(1e6 * seconds) for seconds in trace.begins],
             "end": [round(1e6 * seconds) for seconds in trace.ends],
             "bytes": trace.timeline.tolist(),
-            "again": [i for i, name in enumerate(trace.order) if name in self._clones],
+            "clones": [i for i, name in enumerate(trace.order) if name in self._clones],
             "buffers": self._nodes([buffer.value.node for buffer in buffers], texts)
             | {
                 "bytes": [buffer.nbytes for buffer in buffers],
@@ -205,7 +205,7 @@ class Report:
 
     @cached_property
     def _clones(self) -> frozenset[str]:
-        return frozenset(again.clone for again in self.plan.recomputations)
+        return frozenset(one.clone for one in self.plan.recomputations)
 
     def _nodes(self, names: Sequence[str], texts: _Texts) -> dict[str, list[int]]:
         origins = [self.origins.get(name, Origin("")) for name in names]

@@ -175,7 +175,7 @@ function line(ctx, stroke, dash, from, to) {
 
 function showLegend() {
   const entries = { "original": "--before", "with tfmem": "--after", "budget": "--budget",
-    "measured peak": "--measured", "computed again": "--again", "to the host": "--out",
+    "measured peak": "--measured", "computed again": "--clone", "to the host": "--out",
     "from the host": "--in" };
   byId("legend").replaceChildren(...Object.entries(entries).map(([name, value]) => {
     const made = element("span", { textContent: name });
@@ -196,7 +196,7 @@ function drawLanes(one) {
   const ctx = canvas.getContext("2d");
   ctx.scale(ratio, ratio);
   const left = one.bbox.left / ratio, right = left + one.bbox.width / ratio;
-  const { begin, end, again, copies } = state.report.planned;
+  const { begin, end, clones, copies } = state.report.planned;
   const box = (lane, from, to, fill) => {
     const a = Math.max(left, left + one.valToPos(from / 1e3, "x"));
     const b = Math.min(right, left + one.valToPos(to / 1e3, "x"));
@@ -204,9 +204,9 @@ function drawLanes(one) {
     ctx.fillStyle = fill;
     ctx.fillRect(a, lane * LANE_HEIGHT + 3, Math.max(0.6, b - a), LANE_HEIGHT - 6);
   };
-  const [after, repeat, out, back] = ["--after", "--again", "--out", "--in"].map(colour);
+  const [after, repeat, out, back] = ["--after", "--clone", "--out", "--in"].map(colour);
   begin.forEach((from, i) => box(0, from, end[i], after));
-  again.forEach((i) => box(1, begin[i], end[i], repeat));
+  clones.forEach((i) => box(1, begin[i], end[i], repeat));
   copies.begin.forEach((from, i) =>
     box(copies.to_host[i] ? 2 : 3, from, copies.end[i], copies.to_host[i] ? out : back));
   ctx.fillStyle = colour("--soft");
