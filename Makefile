@@ -9,13 +9,18 @@ READY := $(VENV)/.ready
 GPU_PYTHON := $(if $(filter file,$(origin PYTHON)),$(RUN),$(PYTHON))
 OUT ?= out/gpu
 
-.PHONY: demo test lint results gpu-check docs dist clean
+.PHONY: demo test versions lint results gpu-check docs dist clean
 
 demo: $(READY)
 	$(RUN) -m models.demo
 
 test: $(READY)
 	$(RUN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
+# The core of the tests with each Python and TensorFlow, in environments that are deleted again;
+# make versions ONLY=3.11:2.16,3.13:2.21 takes some of them.
+versions:
+	$(PYTHON) -m tests.versions $(if $(ONLY),--only=$(ONLY))
 
 results: $(READY)
 	$(RUN) -m models.bench all

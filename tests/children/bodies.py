@@ -28,13 +28,23 @@ def _train(weights: Any, slots: Any, x: Any) -> Any:
     with tf.GradientTape() as tape:
         y = x
         for weight in weights:
-            y = tf.nn.gelu(tf.matmul(y, weight))
+            y = _gelu(tf.matmul(y, weight))
         loss = tf.reduce_mean(tf.square(y - x))
     gradients = tape.gradient(loss, weights)
     for weight, slot, gradient in zip(weights, slots, gradients, strict=True):
         slot.assign(0.9 * slot + gradient)
         weight.assign_sub(0.1 * slot)
     return loss
+
+
+def _gelu(x: Any) -> Any:
+    """As tf.nn.gelu of TensorFlow 2.21, with every TensorFlow: older ones take erf.
+
+    The peak of the graph with erf is predicted 10 % too high, on 2.21 as on 2.16.
+    """
+    import tensorflow as tf
+
+    return 0.5 * x * tf.math.erfc(-x * 0.7071067811865476)
 
 
 def _looping(weights: Any, slots: Any) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import platform
 import shutil
+from collections.abc import Mapping
 from typing import Any
 
 import tfmem
@@ -14,6 +15,15 @@ from tfmem.errors import Error
 from tfmem.graph import device_names
 from tfmem.runtime import devices, host, memory
 from tfmem.units import format_bytes
+
+TESTED = {
+    "3.10": ("2.16", "2.21"),
+    "3.11": ("2.16", "2.21"),
+    "3.12": ("2.19", "2.21"),
+    "3.13": ("2.20", "2.21"),
+}
+"""The oldest and the newest TensorFlow that the tests pass with (docs/measured/versions.md), for
+each Python; pyproject.toml says the same."""
 
 _PACKAGES = ("tensorflow", "keras", "tf-keras", "numpy")
 
@@ -88,7 +98,7 @@ def _cache() -> dict[str, Any]:
 
 
 def _advice(facts: dict[str, Any]) -> list[str]:
-    advice = []
+    advice = _untested(facts["versions"])
     scarce = next(one for one in facts["devices"] if one["name"] == facts["scarce"])
     if not scarce["keeps_statistics"]:
         advice.append(
@@ -103,6 +113,26 @@ def _advice(facts: dict[str, Any]) -> list[str]:
     if facts["cache"]["folder"] is None:
         advice.append(f"plans are not kept on disk, since {store.DIRECTORY} is empty")
     return advice
+
+
+def _untested(versions: Mapping[str, str | None]) -> list[str]:
+    """A warning if Python or TensorFlow is outside the range that is tested."""
+    python, tensorflow = versions["python"], versions["tensorflow"]
+    name = ".".join((python or "").split(".")[:2])
+    if name not in TESTED:
+        return [f"tfmem is tested with Python {', '.join(TESTED)}, not with {python}"]
+    oldest, newest = TESTED[name]
+    if tensorflow is None or _minor(oldest) <= _minor(tensorflow) <= _minor(newest):
+        return []
+    return [
+        f"with Python {name} tfmem is tested on TensorFlow {oldest} to {newest}, not on "
+        f"{tensorflow}, whose private parts may be others"
+    ]
+
+
+def _minor(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def text(facts: dict[str, Any]) -> str:
