@@ -127,7 +127,7 @@ def test_statistics_asked_for_too_late_are_an_error():
     code = (
         "import os, tensorflow as tf; tf.zeros([10]); "
         "os.environ['TF_CPU_ALLOCATOR_USE_BFC'] = 'true'; "
-        "from tfmem import measure; measure.measure(lambda: 1)"
+        "from tfmem.runtime import memory; memory.measure(lambda: 1)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
