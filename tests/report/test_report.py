@@ -126,11 +126,11 @@ def test_the_steps_of_a_report_are_those_that_the_planner_judged() -> None:
     most = tfmem.optimize(step).plan(x).baseline_peak_bytes
     for budget in (2 * most, int(0.8 * most)):
         entry = tfmem.optimize(step, budget=budget)._planned((x,), {})
-        (stage,), report = entry.stages, report_of(entry)
-        assert stage.decision.plan.is_noop == (budget > most)
-        assert (report.original.timeline == stage.decision.before.timeline).all()
-        assert (report.planned.timeline == stage.decision.after.timeline).all()
-        assert report.planned.order == stage.decision.after.order
+        (planned,), report = entry.planned, report_of(entry)
+        assert planned.plan.is_noop == (budget > most)
+        assert (report.original.timeline == planned.decision.before.timeline).all()
+        assert (report.planned.timeline == planned.decision.after.timeline).all()
+        assert report.planned.order == planned.decision.after.order
 
 
 def test_what_is_not_optimised_is_explained(small_report: Report) -> None:
