@@ -12,6 +12,7 @@ means over the budgets that both keep; planning time is that of all).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import itertools
 import math
@@ -48,7 +49,13 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         "HALVINGS": (0, 6),
         "EFFORT": (10_000, 160_000),
         "MOST_LOOKED_AT": (2, 12),
+        "WAYS_WITH_A_HOST": (3, 48),
         "SMALL": (0, 400),
+        "SCORINGS": (
+            ((1.0, 1.0),),
+            ((0.0, 1.0),),
+            ((1.0, 1.0), (0.1, 1.0), (1.0, 0.5), (0.0, 0.0), (3.0, 2.0)),
+        ),
     },
     "tfmem.planning.search": {"FASTER_UNDER_A_LIMIT": (0.9, 1.0), "SHARES": ((1.0, 0.0),)},
     "tfmem.planning.eviction.rehearsal": {"MOST_CLONES": (1, 9), "EXACT": (1.0, 1.1)},
@@ -142,14 +149,10 @@ def _planned() -> Outcome:
     return Outcome(plans, seconds)
 
 
-_CAPTURED: dict[str, Any] = {}
-"""The models of this process, by name: graph, costs, device."""
-
-
-def _captured() -> Mapping[str, Any]:
-    if not _CAPTURED:
-        _CAPTURED.update((model, _capture(model)) for model in MODELS)
-    return _CAPTURED
+@functools.cache
+def _captured() -> Mapping[str, tuple[Any, Any, str]]:
+    """The models by name: graph, costs, device."""
+    return {model: _capture(model) for model in MODELS}
 
 
 def _capture(model: str) -> tuple[Any, Any, str]:

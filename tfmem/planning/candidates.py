@@ -72,8 +72,21 @@ large ones not. Planning time is about proportional to it on graphs of 100 to 5,
 MOST_LOOKED_AT = 6
 """Candidates below a budget that are looked at in a graph that is not small."""
 
+WAYS_WITH_A_HOST = 12
+"""Placements times copy factors that share `EFFORT` where there is a host: four levels by three."""
+
 SMALL = 100
 """Nodes of a graph for which scores are made in every way; each takes a rehearsal more."""
+
+SCORINGS = ((1.0, 1.0), (0.1, 1.0), (1.0, 0.5))
+"""Ways to score, (neighbours, staleness exponent): the first where values may also be swapped, all
+of them where they may not. Which is best depends on the graph; each takes a rehearsal."""
+
+MORE_SCORINGS = tuple(itertools.product((0.0, 0.1, 1.0, 3.0), (0.0, 0.5, 1.0, 2.0)))
+"""Ways that are tried as well in a small graph."""
+
+SCORINGS_OF_SWAPS = ((0.0, 1.0), (0.0, 0.5))
+"""Ways where nothing may be computed again, so that neighbours do not count."""
 
 
 class Candidates:
@@ -118,7 +131,7 @@ class Candidates:
     def seconds_within(self, limit: int) -> float:
         """What a step takes under a limit, by the rehearsal's clock with most copies hidden."""
         try:
-            return rehearse(self.problem, limit, Scoring(1.0, 1.0, MOSTLY_HIDDEN)).seconds
+            return rehearse(self.problem, limit, Scoring(*SCORINGS[0], MOSTLY_HIDDEN)).seconds
         except Unreachable:
             return math.inf
 
@@ -133,7 +146,7 @@ class Candidates:
         A graph that is not small is left at the first plan that takes as many seconds as asked, for
         those for lower limits hardly ever take less.
         """
-        ways = 1 + 11 * bool(self.request.host)  # placements and factors looked at to the end
+        ways = WAYS_WITH_A_HOST if self.request.host else 1
         looks = max(2, EFFORT // (ways * len(self.graph)))
         is_small = len(self.graph) <= SMALL
         looks = looks if is_small else min(looks, MOST_LOOKED_AT)
@@ -244,16 +257,12 @@ class Candidates:
         return swaps
 
     def _scorings(self, factor: float) -> list[Scoring]:
-        may = "recompute" in self.request.techniques
-        if not may:
-            return [Scoring(0.0, exponent, factor, may) for exponent in (1.0, 0.5)]
-        tried = [Scoring(1.0, 1.0, factor), Scoring(0.1, 1.0, factor), Scoring(1.0, 0.5, factor)]
+        if "recompute" not in self.request.techniques:
+            return [Scoring(*way, factor, may_recompute=False) for way in SCORINGS_OF_SWAPS]
         if factor < math.inf:
-            return tried[:1]
-        if len(self.graph) <= SMALL:
-            more = itertools.product((0.0, 0.1, 1.0, 3.0), (0.0, 0.5, 1.0, 2.0))
-            tried += [Scoring(neighbours, exponent, factor) for neighbours, exponent in more]
-        return tried
+            return [Scoring(*SCORINGS[0], factor)]
+        more = MORE_SCORINGS if len(self.graph) <= SMALL else ()
+        return [Scoring(*way, factor) for way in (*SCORINGS, *more)]
 
     def _candidate(self, made: Schedule, limit: int) -> Candidate:
         plan = plan_of(made, self.problem, self.base, self.away, self.beside, limit)

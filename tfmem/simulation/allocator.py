@@ -38,8 +38,7 @@ measured by their largest step of a few; nearer to 1 predicts what is rarely see
 
 LARGE_HOLES = 6
 """Large holes that what ran before has left, in all processes but the first. More refuse more plans
-under a hard limit. Measured: without any, a U-Net's plan (78 MiB) ran out of memory in its seventh
-step. Would change if real layouts were recorded."""
+under a hard limit. Would change if real layouts were recorded."""
 
 SMALL_HOLES, SMALL_HOLE_SIZES = 16, tuple(GRAIN << shift for shift in range(7))
 """Small holes of each size (bytes) that building a model leaves. Without them small tensors break
