@@ -106,6 +106,7 @@ def everything(model: str, _: Any = None) -> dict[str, Any]:
             "budget": budget,
             "before": plan.baseline_peak_bytes,
             "used": [len(plan.recomputations), len(plan.evictions), len(plan.placements)],
+            "plan": plan.to_json(),
         }
     facts["difference"] = _difference(*values[1:])
     return facts
