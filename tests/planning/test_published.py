@@ -29,11 +29,11 @@ from tfmem.passes.reorder import Reorder
 from tfmem.passes.swap import Swap
 from tfmem.passes.transfer import Route
 from tfmem.plan import Plan
+from tfmem.planning.judge import carry_out
 from tfmem.planning.placement import moved_nodes, placeable_variables, placement_levels
 from tfmem.planning.published.partitions import Partitions
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import TECHNIQUES, Request
-from tfmem.planning.search import carry_out
 from tfmem.simulation.simulate import simulate
 
 COSTS = Costs(granularity=1)
