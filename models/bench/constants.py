@@ -111,7 +111,7 @@ class Outcome:
 
     Attributes:
       plans: (model, host, share) to (step seconds, predicted peak in bytes); none where refused.
-      seconds: of all planning.
+      seconds: of all planning, of one core.
     """
 
     plans: Mapping[tuple[str, str, float], tuple[float, int]]
@@ -139,13 +139,13 @@ def _planned() -> Outcome:
             budget = int(share * peak)
             limit = None if host else int(LIMIT * budget)
             request = Request(device=device, host=host, budget=budget, limit=limit)
-            start = time.perf_counter()
+            start = time.process_time()
             try:
                 plan = choose(graph, costs, request).plan
                 plans[model, host, share] = plan.step_seconds, plan.peak_bytes
             except BudgetError:
                 pass
-            seconds += time.perf_counter() - start
+            seconds += time.process_time() - start
     return Outcome(plans, seconds)
 
 
@@ -213,7 +213,7 @@ def _text(rows: Sequence[Sequence[str]], usual: Outcome, seconds: float) -> str:
             f"Of {budgets} budgets ({', '.join(MODELS)}, made small; "
             f"{' and '.join(map(str, SHARES))} of the predicted peak; without a host, under a hard "
             f"limit {LIMIT:.0%} of the budget, and with one, without a limit) "
-            f"{len(usual.plans)} are kept, planned in {usual.seconds:.0f} s. Every line changes "
+            f"{len(usual.plans)} are kept, planned in {usual.seconds:.0f} s of one core. Every line changes "
             "one constant; ratios are to the value that stands in the code, geometric means over "
             "the budgets that both keep. Nothing here ran: step times and peaks are predicted.",
             "",
