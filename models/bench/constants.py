@@ -213,9 +213,10 @@ def _text(rows: Sequence[Sequence[str]], usual: Outcome, seconds: float) -> str:
             f"Of {budgets} budgets ({', '.join(MODELS)}, made small; "
             f"{' and '.join(map(str, SHARES))} of the predicted peak; without a host, under a hard "
             f"limit {LIMIT:.0%} of the budget, and with one, without a limit) "
-            f"{len(usual.plans)} are kept, planned in {usual.seconds:.0f} s of one core. Every line changes "
-            "one constant; ratios are to the value that stands in the code, geometric means over "
-            "the budgets that both keep. Nothing here ran: step times and peaks are predicted.",
+            f"{len(usual.plans)} are kept, planned in {usual.seconds:.0f} s of one core. Every "
+            "line changes one constant; ratios are to the value that stands in the code, geometric "
+            "means over the budgets that both keep. Nothing here ran: step times and peaks are "
+            "predicted.",
             "",
             markdown(header, rows),
             "",
