@@ -93,6 +93,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"the core of the suite names what is not there: {', '.join(missing)}")
 
     os.nice(5)  # hours of work that nobody waits for
+    KEPT.parent.mkdir(parents=True, exist_ok=True)
     rows = []
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         for done in as_completed([pool.submit(examined, combination) for combination in asked]):
@@ -218,7 +219,6 @@ def keep(row: dict[str, Any]) -> None:
         for name in map(":".join, itertools.product(PYTHONS, TENSORFLOWS))
         if name in rows
     ]
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
     KEPT.write_text("".join(json.dumps(one) + "\n" for one in ordered), encoding="utf-8")
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(page(ordered), encoding="utf-8")
