@@ -19,6 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -72,6 +73,9 @@ LEFT_OUT = (
 SIDE_BY_SIDE = 2
 """Combinations at a time, each in one process: pip and the longest test then keep no core idle."""
 
+ONE_AT_A_TIME = threading.Lock()
+"""Held while tfmem is installed: pip writes its metadata beside the sources."""
+
 _TOOLS = ("pytest", "hypothesis", "networkx", "absl-py")
 """What the core imports beside tfmem and tf-keras."""
 _SHOWN = ("tensorflow", "keras", "tf-keras", "numpy")
@@ -122,7 +126,9 @@ def examined(combination: str) -> dict[str, Any]:
     try:
         subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
         own = str(folder / "bin" / "python")
-        if reason := install(own, tensorflow):
+        with ONE_AT_A_TIME:
+            reason = install(own, tensorflow)
+        if reason:
             return row | {"reason": reason}
         return row | installed(own) | tested(own, folder)
     finally:

@@ -40,12 +40,12 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
     "tfmem.planning.candidates": {
         "RATIO": (0.85, 0.96),
         "LIMITS": (30, 90),
-        "LIMITS_ABOVE": (0, 12, 36),
-        "EARLIER": (0, 1, 4),
+        "LIMITS_ABOVE": (0, 36),
+        "EARLIER": (0, 4),
         "COMPARED": ((0,), (24, 16, 12, 8, 4, 0)),
         "MOSTLY_HIDDEN": (0.05, 0.5),
-        "MOST_FAILURES": (1, 3, 12),
-        "PARTS": (1, 2, 8),
+        "MOST_FAILURES": (1, 12),
+        "DIVISIONS": (1, 8),
         "HALVINGS": (0, 6),
         "EFFORT": (10_000, 160_000),
         "MOST_LOOKED_AT": (2, 12),
@@ -53,24 +53,28 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         "SMALL": (0, 400),
         "SCORINGS": (
             ((1.0, 1.0),),
-            ((0.0, 1.0),),
             ((1.0, 1.0), (0.1, 1.0), (1.0, 0.5), (0.0, 0.0), (3.0, 2.0)),
         ),
+        "MORE_SCORINGS": ((),),
+        "SCORINGS_OF_SWAPS": (((0.0, 1.0),),),
     },
     "tfmem.planning.search": {"FASTER_UNDER_A_LIMIT": (0.9, 1.0), "SHARES": ((1.0, 0.0),)},
     "tfmem.planning.eviction.rehearsal": {"MOST_CLONES": (1, 9), "EXACT": (1.0, 1.1)},
     "tfmem.planning.eviction.scores": {"MOST_SOURCES": (32, 2048)},
-    "tfmem.planning.eviction.queue": {"LONGEST_DELAY": (1, 8, 128)},
+    "tfmem.planning.eviction.queue": {"LONGEST_DELAY": (1, 128)},
     "tfmem.planning.order.memory_order": {
-        "SETS": (0, 1500, 24_000),
-        "SETS_OF_A_WINDOW": (400, 6000),
+        "SETS": (0, 24_000),
+        "SETS_OF_A_STRETCH": (400, 6000),
         "WIDTHS": ((12,), (12, 20, 32, 48)),
         "WHOLE": (32,),
     },
+    "tfmem.planning.order.in_flight": {"WINDOWS": ((32, 16, 8), (8,)), "SLACK": (0.0, 0.1)},
+    "tfmem.planning.candidate": {"FILLED": (0.9, 0.98)},
+    "tfmem.planning.judge": {"UNORDERED": (1.0, 1.5)},
     "tfmem.planning.placement": {
-        "LEAST_PLACED_BYTES": (2**14, 2**21),
+        "LEAST_PLACED_BYTES": (2**12, 2**21),
         "TRANSFER_BYTES": (2**12, 2**20),
-        "PARTS": ((), (0.5,), (0.25, 0.5, 0.75)),
+        "PARTS": ((), (0.25, 0.5, 0.75)),
     },
     "tfmem.simulation.allocator": {
         "USUAL": (0.5, 1.0),
@@ -78,7 +82,7 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         "SMALL_HOLES": (0, 64),
     },
     "tfmem.simulation.simulate": {
-        "PROCESSES": (1, 3, 16),
+        "PROCESSES": (1, 16),
         "MOST_STEPS": (5, 40),
         "EVENTS": (25_000, 400_000),
     },
@@ -86,10 +90,10 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
 """The constants by module, each with the other values that are tried."""
 
 MODELS: dict[str, dict[str, Any]] = {
-    "unet": {"levels": 3, "batch": 8},
-    "gpt": {"layers": 2},
-    "lstm": {"length": 16},
-    "moe_transformer": {"layers": 1},
+    "unet": {"levels": 2, "side": 32},
+    "gpt": {"layers": 1},
+    "lstm": {"length": 8},
+    "densenet": {"layers": 2, "side": 16},
 }
 """What is planned, with the fields of the small configurations that are made smaller."""
 

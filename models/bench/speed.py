@@ -87,7 +87,7 @@ def plan_resnet(depth: int) -> tuple[int, float, tfmem.Plan]:
 
     from models.zoo import resnet
     from tfmem.bridge.capture import capture
-    from tfmem.costs.pricing import price
+    from tfmem.functions.pricing import price
     from tfmem.passes.prune import Prune
 
     sys.setrecursionlimit(100 * depth)  # Keras walks the layers by recursion

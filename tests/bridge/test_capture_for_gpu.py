@@ -78,7 +78,7 @@ def test_copies_of_a_gpu_are_its_own_kernels_unless_others_are_faster(a_gpu, mon
     rewritten = rebuild(
         captured, run_passes(graph, passes_of(plan, route_of(plan.device, plan.host)))
     )
-    monkeypatch.setattr(history, "KEPT", history.Kept())
+    monkeypatch.setattr(history, "IN_PROCESS", history.Kept())
     history.keep_probe(Copies(on_device=False), profiler.machine(), GPU, LOCAL)
     other = run_passes(graph, passes_of(plan, route_of(plan.device, plan.host)))
     assert [node.device for node in other.nodes if node.origin] == [LOCAL, LOCAL]

@@ -77,7 +77,7 @@ def probed(free_mib: int) -> list[float]:
     """Rates found on a device that has little room left."""
     import tensorflow as tf
 
-    from tfmem.costs import pricing
+    from tfmem.functions import pricing
     from tfmem.runtime import devices, memory
 
     current, _ = memory.memory_info("CPU:0")

@@ -20,7 +20,7 @@ X = tf.random.stateless_normal([256, 128], [1, 2])
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "KEPT", history.Kept())
+    monkeypatch.setattr(history, "IN_PROCESS", history.Kept())
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_steps_are_measured_once_and_the_numbers_stay(weights) -> None:
     assert plan.step_seconds != by_probes.step_seconds
     assert plan.budget == most
     for profile in ("auto", "measured"):
-        history.KEPT.facts.clear()
+        history.IN_PROCESS.facts.clear()
         assert make(weights, budget=most, profile=profile).plan(X) == plan
     assert make(weights, budget=most, profile="static").plan(X) == by_size.plan(X)
 
@@ -98,7 +98,7 @@ def test_a_foreign_or_damaged_profile_is_reported_and_not_used(
         step(X)
     (path,) = files("profiles")
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    history.KEPT.facts.clear()
+    history.IN_PROCESS.facts.clear()
     with caplog.at_level(logging.WARNING, "tfmem"):
         plan = make(weights, budget=most).plan(X)
     assert message in caplog.text

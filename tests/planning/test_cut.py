@@ -47,3 +47,23 @@ def test_the_cut_is_the_cheapest_one(seed: int, scale: int) -> None:
 def test_what_has_no_edge_is_on_no_side() -> None:
     network = Network()
     assert network.target_side("s", "t") == {"t"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_small_capacities_among_large_ones_are_not_lost(seed: int) -> None:
+    """The cut costs at most what rounding adds, and what costs nothing is still cut for nothing."""
+    rng = random.Random(seed)
+    inner = [f"n{i}" for i in range(6)]
+    network, edges = Network(), {}
+    for _ in range(14):
+        a, b = rng.sample(["s", "t", *inner], 2)
+        if b != "s" and a != "t":
+            edges[a, b] = rng.choice((rng.randint(1, 1600), rng.randint(10**11, 10**12)))
+            network.add(a, b, edges[a, b])
+    side = network.target_side("s", "t")
+    cost = sum(c for (a, b), c in edges.items() if a not in side and b in side)
+    best, _ = least_target_side(dict(edges), inner)
+    assert "t" in side
+    assert "s" not in side
+    assert cost <= best + len(edges) * sum(edges.values()) // 2**29
+    assert bool(cost) == bool(best)

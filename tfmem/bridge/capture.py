@@ -191,7 +191,7 @@ def _nodes_of(
     names = [op.name for op in concrete.graph.get_operations()]
     kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
     gone = reads.share(graph_def, {i.name for i in inputs if is_variable(i)}, kept, names)
-    nodes = graphdefs.program_order(graph_def, names)
+    nodes = graphdefs.in_program_order(graph_def, names)
     _place_nodes(nodes, inputs, places, device)
     return graph_def, nodes, gone
 

@@ -47,7 +47,7 @@ def merged_device(explicit: str, device: str) -> str:
     return str(base.make_merged_spec(asked).to_string())
 
 
-def program_order(graph_def: GraphDef, names: Iterable[str]) -> list[NodeDef]:
+def in_program_order(graph_def: GraphDef, names: Iterable[str]) -> list[NodeDef]:
     """The nodes in a topological order, close to that in which the user's code made them.
 
     `names` are those of the nodes as the user's code made them. A node that Grappler made takes the

@@ -108,7 +108,7 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
         func_graph._add_function(function)
 
     graph_def = _graph_def(captured, graph)
-    _one_turn_at_a_time(graph_def.node, bodies)
+    _one_iteration_at_a_time(graph_def.node, bodies)
     _rename_functions(graph_def.node, new_names)
     placeholders = import_graph(func_graph, graph_def, captured.inputs)
     tensors = {item.name: t for item, t in zip(captured.inputs, placeholders, strict=True)}
@@ -211,7 +211,7 @@ def _clone_functions(
         clone = type(function)()
         clone.CopyFrom(function)
         clone.signature.name = new_names[name]
-        _one_turn_at_a_time(clone.node_def, ordered)
+        _one_iteration_at_a_time(clone.node_def, ordered)
         _rename_functions(clone.node_def, new_names)
         no_types = function_type_lib.FunctionType([])
         result.append(atomic_function.from_function_def(clone, no_types))
@@ -244,8 +244,8 @@ def _rewritten_body(function: FunctionDef, before: Graph, after: Graph) -> Funct
     return made
 
 
-def _one_turn_at_a_time(nodes: Iterable[NodeDef], ordered: Container[str]) -> None:
-    """Turns of a loop whose body has an order must not overlap; TensorFlow lets ten run at once."""
+def _one_iteration_at_a_time(nodes: Iterable[NodeDef], ordered: Container[str]) -> None:
+    """Iterations of a loop whose body has an order may not overlap; TensorFlow runs ten at once."""
     for node in nodes:
         if node.op in ("While", "StatelessWhile") and node.attr["body"].func.name in ordered:
             node.attr["parallel_iterations"].i = 1

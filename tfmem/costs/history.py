@@ -91,25 +91,27 @@ class Kept:
         self.facts: dict[tuple[str, str], dict[str, Any]] = {}
 
 
-KEPT = Kept()
+IN_PROCESS = Kept()
 """That of this process."""
 
 
 def _save(kind: str, key: str, machine: Machine, facts: dict[str, Any]) -> None:
     facts = {"machine": machine.text, **facts}
-    KEPT.facts[kind, key] = facts
+    IN_PROCESS.facts[kind, key] = facts
     store.save(kind, key, json.dumps(facts))
 
 
 def _load(kind: str, key: str, machine: Machine) -> dict[str, Any] | None:
-    if (kind, key) in KEPT.facts:
-        return KEPT.facts[kind, key]
+    if (kind, key) in IN_PROCESS.facts:
+        return IN_PROCESS.facts[kind, key]
     path = store.path_of(kind, key)
-    if path is None or not path.exists():
+    if path is None:
         return None
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         found = facts["machine"]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         _log.warning("%s is damaged (%r); it is not used, delete it", path, error)
         return None
@@ -121,5 +123,6 @@ def _load(kind: str, key: str, machine: Machine) -> dict[str, Any] | None:
             machine.text,
         )
         return None
-    KEPT.facts[kind, key] = facts
+    store.touch(path)
+    IN_PROCESS.facts[kind, key] = facts
     return dict(facts)

@@ -23,7 +23,8 @@ _EVERY_OP = 3
 """Level of the host tracer at which cheap ops are reported too."""
 
 _PRODUCTS, _SMALL_NODES, _PROBES = 4, 256, 5
-"""How often probes work on a matrix, how many small nodes they run, and repetitions."""
+"""How often probes work on a matrix, how many small nodes they run, and repetitions, of which the
+median counts. More are steadier; all of them take some seconds, once on a machine."""
 
 PROBE_SIDES = {"CPU": (1024, 512, 256), "GPU": (4096, 2048, 1024, 512)}
 """Sides of the square matrices that a kind of device is probed with: smaller ones where it is
@@ -66,12 +67,12 @@ class Profiler:
         Returns:
           Seconds of each node that ran in this process since, and what it held on the device.
         """
-        assert self._folder is not None
+        folder, self._folder = self._folder, None  # before another thread may start it
+        assert folder is not None
         tf.test.experimental.sync_devices()
         tf.profiler.experimental.stop()
-        with self._folder as folder:
-            self._folder = None
-            return traces.read(Path(folder), device)
+        with folder as name:
+            return traces.read(Path(name), device)
 
 
 PROFILER = Profiler()

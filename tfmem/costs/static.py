@@ -13,7 +13,8 @@ from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
 
 _RATES = {"GPU": Rates(1e13, 1e12, 5e-6), "CPU": Rates(5e10, 8e9, 2e-6)}
-"""Of a usual device of each kind."""
+"""Operations and bytes a second, and seconds at least, of a usual device of each kind: an order of
+magnitude, for where nothing may be probed (`profile="static"`)."""
 
 _LINKS = {"GPU": Link(1.2e10, 1.2e10, 1e-5, 0.0), "CPU": Link(1.2e9, 1.2e9, 7e-4, 1.0)}
 """By kind of device: pinned memory over PCIe; gRPC over loopback, on the cores that compute."""

@@ -10,10 +10,10 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from tfmem.bridge.capture import Captured
-from tfmem.costs.pricing import Tracing, measured, price
 from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError
 from tfmem.functions.entry import Planned
+from tfmem.functions.pricing import Tracing, measured, price
 from tfmem.functions.resolve import bytes_beside, check_host_memory
 from tfmem.functions.rewrite import observe, route_of
 from tfmem.graph.bodies import Bodies
@@ -32,7 +32,8 @@ from tfmem.runtime import variables
 _log = logging.getLogger("tfmem")
 
 _SLOW = 1.0
-"""Seconds of planning from which on a plan is kept on disk."""
+"""Seconds of planning from which on a plan is kept on disk: to find and judge a kept plan again
+takes part of a second itself."""
 
 
 def plan_devices(
@@ -57,7 +58,7 @@ def plan_devices(
             done = passes_of(plan, route_of(plan.device, plan.host))
             graph = run_passes(graph, (*done, Align()), observe)
         variables.unshare(captured.variables.values(), request.device)
-        request = replace(request, beside=bytes_beside(captured, request))
+        request = replace(request, bytes_beside=bytes_beside(captured, request))
         one, tracing = _plan_device(captured, graph, request, options)
         check_host_memory(one.plan)
         planned.append(one)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.rebuild import Rewritten
-from tfmem.costs.pricing import Tracing
 from tfmem.costs.types import Costs
+from tfmem.functions.pricing import Tracing
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.request import Decision

@@ -38,7 +38,7 @@ DECIDES = (
     "units.py",
     "errors.py",
 )
-"""Folders and files of the package that decide or judge a plan: all that planning imports."""
+"""Folders and files of the package whose code decides or judges a plan."""
 
 
 def planner_of(package: Traversable) -> str:
@@ -107,7 +107,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),
         repr((request.device, request.host, request.budget, request.limit, request.max_slowdown)),
-        repr((sorted(request.techniques), request.beside)),
+        repr((sorted(request.techniques), request.bytes_beside)),
         *_texts(bodies or {}),
         PLANNER,
         *map(store.version_of, ("tfmem", "tensorflow", "numpy", "scipy")),

@@ -26,8 +26,8 @@ from tfmem.planning.placement import moved_nodes, placement_levels, variables_on
 from tfmem.planning.request import Request
 from tfmem.simulation.simulate import simulate
 
-# Each constant: unit; what more and less of it trade; what would change it. What doubling and
-# halving them does to plans and planning time is measured by `python -m models.bench.constants`
+# Each constant: unit; what more and less of it trade; what would change it. What other values do to
+# plans and planning time is measured by `python -m models.bench.constants`
 # (docs/measured/constants.md).
 
 RATIO = 0.92
@@ -36,7 +36,7 @@ nearer to a budget and takes more rehearsals. Would change with cheaper rehearsa
 
 LIMITS = 60
 """Memory limits below the unlimited peak: down to 1/150 of the bytes above those that stay. More
-reach lower; below that no graph here could be kept."""
+reach lower."""
 
 LIMITS_ABOVE = 24
 """Memory limits above the unlimited peak, up to seven times as much, for copies from the host that
@@ -58,7 +58,7 @@ MOST_FAILURES = 6
 """Limits in a row that cannot be kept before those below are given up. What can be kept is not
 monotone in the limit; more find what lies below a gap and lengthen refusals."""
 
-PARTS = 4
+DIVISIONS = 4
 """Into which the gap above the first limit that cannot be kept is divided: more come nearer to the
 least that can be."""
 
@@ -66,14 +66,16 @@ HALVINGS = 3
 """How often the gap between the least limit that was kept and the next one is halved."""
 
 EFFORT = 40_000
-"""Nodes times candidates that are looked at for one budget: small graphs are searched through,
-large ones not. Planning time is about proportional to it on graphs of 100 to 5,000 nodes."""
+"""Nodes times candidates that are looked at for one budget. Binds in small graphs from 40 nodes on
+and, with a host, between 556 and 1,667 nodes; without one above 6,666. Elsewhere `MOST_LOOKED_AT`
+or the number of limits binds. More looks at more plans below a budget, and plans longer."""
 
 MOST_LOOKED_AT = 6
 """Candidates below a budget that are looked at in a graph that is not small."""
 
 WAYS_WITH_A_HOST = 12
-"""Placements times copy factors that share `EFFORT` where there is a host: four levels by three."""
+"""Divides `EFFORT` where there is a host, for there are up to five levels of placement, two cuts
+and three copy factors; less than their product, for most levels are left early."""
 
 SMALL = 100
 """Nodes of a graph for which scores are made in every way; each takes a rehearsal more."""
@@ -175,8 +177,8 @@ class Candidates:
         All of them are worth a look: there are none below.
         """
         low, high = self.limit(number), self.limit(number - 1)
-        for part in range(PARTS - 1, 0, -1):
-            between = low + part * (high - low) // PARTS
+        for part in range(DIVISIONS - 1, 0, -1):
+            between = low + part * (high - low) // DIVISIONS
             made = self.at(between) if between <= budget else None
             if made is not None:
                 yield made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 
 import numpy as np
@@ -26,7 +27,8 @@ class Network:
     def target_side(self, source: Hashable, target: Hashable) -> set[Hashable]:
         """The side of `target` in the minimum cut; of equal cuts that with fewest nodes there.
 
-        Capacities that add up to more than about 10**9 are cut in coarser units.
+        Where capacities add up to more than 2**30 times what divides all of them, they are rounded
+        down to coarser units, by less than 2**-29 of their sum each.
         """
         source_number, target_number = map(self._numbered, (source, target))
         capacity = self._matrix()
@@ -41,10 +43,17 @@ class Network:
         return self._number.setdefault(end, len(self._number))
 
     def _matrix(self) -> csr_array:
-        total = sum(capacity or 0 for capacity in self._capacity.values())
-        shift = max(0, total.bit_length() - _MOST_BITS)
-        never = (total >> shift) + 1
-        data = [never if c is None else c >> shift for c in self._capacity.values()]
-        ends = np.array(list(self._capacity), np.int32).reshape(-1, 2).T
+        finite = [capacity for capacity in self._capacity.values() if capacity]
+        unit = math.gcd(*finite) or 1
+        shift = max(0, (sum(finite) // unit).bit_length() - _MOST_BITS)
+        cut = {ends: _scaled(c, unit, shift) for ends, c in self._capacity.items() if c is not None}
+        never = sum(cut.values()) + 1
+        data = [cut.get(ends, never) for ends in self._capacity]
+        pairs = np.array(list(self._capacity), np.int32).reshape(-1, 2).T
         count = len(self._number)
-        return csr_array((np.array(data, np.int32), tuple(ends)), shape=(count, count))
+        return csr_array((np.array(data, np.int32), tuple(pairs)), shape=(count, count))
+
+
+def _scaled(capacity: int, unit: int, shift: int) -> int:
+    """A capacity in coarser units; one that is not 0 does not become 0."""
+    return max(int(capacity > 0), capacity // unit >> shift)

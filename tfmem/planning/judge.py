@@ -44,6 +44,7 @@ class Original:
 
 
 def original(graph: Graph, costs: Costs, request: Request) -> Original:
+    """The original as TensorFlow runs it, simulated and replayed in an allocator."""
     plan = Plan(device=request.device, host=request.host)
     graph, costs = joined(graph, costs)
     allocation = allocate(graph, costs, plan, limit=request.limit)
@@ -51,15 +52,15 @@ def original(graph: Graph, costs: Costs, request: Request) -> Original:
     return Original(simulate(graph, costs, plan), *peaks, allocation.fits)
 
 
-def beside(request: Request, decide: Callable[[Request], Decision]) -> Decision:
+def beside_others(request: Request, decide: Callable[[Request], Decision]) -> Decision:
     """Decides for what others leave of the budget; what they hold counts in the predictions."""
-    beside = request.beside
+    beside = request.bytes_beside
     if not beside:
         return decide(request)
     text = f"{format_bytes(beside)} are in use on {request.device} beside the function"
     rest = replace(
         request,
-        beside=0,
+        bytes_beside=0,
         budget=request.budget and max(1, request.budget - beside),
         limit=request.limit and max(1, request.limit - beside),
     )
@@ -78,6 +79,7 @@ def beside(request: Request, decide: Callable[[Request], Decision]) -> Decision:
 
 
 def decision(found: Candidate, before: Original, request: Request) -> Decision:
+    """A candidate's plan with its predictions, whether it keeps the budget or not."""
     plan = _predicted(found.plan, before, found.simulation, found.peak_bytes)
     plan = replace(plan, budget=request.budget)
     return Decision(plan, before.simulation, found.simulation, found.worst_bytes, found.fits)
@@ -98,7 +100,7 @@ def judge(
             _check_body(one, costs, rest, bodies or {})
         return _judged(graph, charged, rest, plan, original(graph, costs, rest))
 
-    return beside(request, judged)
+    return beside_others(request, judged)
 
 
 def _judged(graph: Graph, costs: Costs, request: Request, plan: Plan, before: Original) -> Decision:
@@ -148,7 +150,7 @@ def carry_out(graph: Graph, costs: Costs, request: Request, strategy: Strategy) 
         before = original(graph, costs, rest)
         return checked(_judged(graph, costs, rest, plan, before), rest, before)
 
-    return beside(request, accepted)
+    return beside_others(request, accepted)
 
 
 def unchanged(before: Original, request: Request, reason: str) -> Decision:
@@ -171,6 +173,11 @@ def _predicted(plan: Plan, before: Original, after: Simulation, peak_bytes: int)
 
 
 def checked(found: Decision, request: Request, before: Original) -> Decision:
+    """The decision, or the original if it gains nothing.
+
+    Raises:
+      BudgetError: the budget or `max_slowdown` is not kept.
+    """
     if found.plan.is_noop:
         found = unchanged(before, request, "no technique applies")
     elif found.after.peak_bytes >= before.simulation.peak_bytes:

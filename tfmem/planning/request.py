@@ -34,13 +34,13 @@ class Request(Bounds):
       device: the device whose memory is scarce, by its full name.
       host: the device that takes what leaves it; "" if there is none.
       limit: the hard limit of the device's allocator in bytes; None if it has none.
-      beside: bytes in use on the device, for the whole step, that are no part of the function.
+      bytes_beside: in use on the device, for the whole step, that are no part of the function.
     """
 
     device: str
     host: str = ""
     limit: int | None = None
-    beside: int = 0
+    bytes_beside: int = 0
 
 
 @dataclass(frozen=True)

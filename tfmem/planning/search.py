@@ -13,10 +13,19 @@ from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.candidate import Candidate, candidate
 from tfmem.planning.candidates import Candidates, candidate_sets, least_peak_order
-from tfmem.planning.judge import Original, beside, checked, decision, original, unchanged, within
+from tfmem.planning.judge import (
+    Original,
+    beside_others,
+    checked,
+    decision,
+    original,
+    unchanged,
+    within,
+)
 from tfmem.planning.nested import charge, costs_of, plan_bodies, room_beside
 from tfmem.planning.order.early import shapes_first
-from tfmem.planning.published.tensorflowmem import TensorFlowMem, widest_window
+from tfmem.planning.order.in_flight import widest_window
+from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Decision, Request
 from tfmem.units import format_bytes
 
@@ -57,7 +66,7 @@ def choose(
     Raises:
       BudgetError: no plan keeps the budget.
     """
-    return beside(
+    return beside_others(
         request,
         lambda rest: _planned(graph, costs, rest, bodies or {}, _BodyPlanner(rest, costs, observe)),
     )

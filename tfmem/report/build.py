@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from tfmem.bridge.capture import Captured
-from tfmem.costs.pricing import price
 from tfmem.errors import BudgetError, Error
 from tfmem.functions.decide import canonical, decided
 from tfmem.functions.entry import Entry, Planned
+from tfmem.functions.pricing import price
 from tfmem.functions.resolve import bytes_beside
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.clones import with_clones
@@ -24,7 +24,8 @@ from tfmem.simulation.original import joined
 from tfmem.simulation.simulate import trace
 
 _OFFERS, _ABOVE_LEAST = 4, 1.02
-"""Budgets that `explain` tries, and how far above the least reachable peak the last of them is."""
+"""Budgets that `explain` tries, each at the price of a search, and how far above the least peak the
+last of them is, for exactly that peak is often found in one way only."""
 
 
 def report_of(entry: Entry) -> Report:
@@ -80,7 +81,7 @@ def explained(name: str, captured: Captured, request: Request, profile: str) -> 
     """
     start = time.perf_counter()
     graph = canonical(captured.graph)
-    request = replace(request, beside=bytes_beside(captured, request), limit=None)
+    request = replace(request, bytes_beside=bytes_beside(captured, request), limit=None)
     costs = price(captured, graph, replace(request, budget=1), profile)
     decision = decided(graph, costs, replace(request, budget=None), captured.bodies)
     frontier = tuple(_offers(Planned(graph, costs, decision), request, captured.bodies))

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import tfmem
-from tfmem.costs import pricing, store
+from tfmem.costs import store
 from tfmem.errors import Error
+from tfmem.functions import pricing
 from tfmem.graph import device_names
 from tfmem.runtime import devices, host, memory
 from tfmem.units import format_bytes
@@ -39,6 +40,7 @@ def examine() -> dict[str, Any]:
             "python": platform.python_version(),
             "tfmem": tfmem.__version__,
             **{name: _version(name) for name in _PACKAGES},
+            "tensorflow": store.version_of("tensorflow") or None,  # of any package that brings it
         },
         "devices": [_device(name) for name in devices.names()],
         "scarce": scarce,

@@ -178,11 +178,11 @@ def processes(lifetimes: Lifetimes, limit: int | None = None, count: int = 1) ->
         ]
         if seed:
             holes += [choose.choice(sizes) for _ in range(LARGE_HOLES)]
-        _litter(pool, holes)
+        _leave_holes(pool, holes)
         yield pool
 
 
-def _litter(pool: Bfc, holes: Sequence[int]) -> None:
+def _leave_holes(pool: Bfc, holes: Sequence[int]) -> None:
     """Leaves holes with small chunks in use between them."""
     made = []
     for size in holes:

@@ -65,8 +65,8 @@ def with_requests(costs: Costs, graph: Graph, asked: Mapping[str, Sequence[Reque
 def inputs_shared(caller: Node, body: Body, found: Lifetimes) -> frozenset[int]:
     """Buffers of a body that are its caller's inputs.
 
-    A branch reads the node's inputs themselves. A loop does so in its first turn only: from then on
-    the variables of the loop are buffers of their own, but for those handed on unchanged.
+    A branch reads the node's inputs themselves. A loop does so in its first iteration only:
+    from then on its variables are buffers of their own, but for those handed on unchanged.
     """
     is_loop, outputs = caller.op.endswith("While"), set(body.graph.outputs)
     return frozenset(

@@ -16,26 +16,35 @@ hundreds of them at every node took most of the time of graphs of 20,000 nodes: 
 of reach, 5 to 11 with the delay. Shorter finds a victim sooner, longer looks less often."""
 
 
+SLOTS = 1024
+"""Storages that the queue has room for at first; it doubles."""
+
+SOONEST, LATEST = 1e-9, 1e30
+"""Seconds between which staleness is taken to lie, so that powers and quotients stay finite."""
+
+
 class EvictionQueue:
     """The storages that may leave, with a lower bound of the score of each, in arrays.
 
     The least bound is found at once; whether it is exact is asked of `Scores` only then.
 
-    Invariant: a storage is here only while it is resident, and its bound is at most its score. The
-    bound is ``weight / (seconds until its next use) ** staleness_exponent``.
+    Invariant: a storage is here only while it is resident. Its bound, ``weight / (seconds until its
+    next use) ** staleness_exponent``, was at most its score when it was put here or last raised. A
+    score that fell since (a source came back, the link is free) is seen when the storage is offered
+    again: the victim is near the least score, not always the least.
     """
 
     _ARRAYS = ("storages", "weight", "due")
 
     def __init__(self, staleness_exponent: float) -> None:
         self.staleness_exponent = staleness_exponent
-        self.place: dict[int, int] = {}
-        self.storages = np.zeros(1024, np.int64)
-        self.weight = np.zeros(1024)  # seconds to bring it back / bytes, or more
-        self.due = np.zeros(1024)
+        self.slot: dict[int, int] = {}
+        self.storages = np.zeros(SLOTS, np.int64)
+        self.weight = np.zeros(SLOTS)  # seconds to bring it back / bytes, or more
+        self.due = np.zeros(SLOTS)
 
     def __len__(self) -> int:
-        return len(self.place)
+        return len(self.slot)
 
     def put(self, storage: int, nbytes: int, due: float, seconds: float) -> None:
         """Adds a storage, or sets its bound anew.
@@ -46,46 +55,46 @@ class EvictionQueue:
           due: when it is needed next.
           seconds: at most those that it takes to bring it back.
         """
-        place = self.place.get(storage)
-        if place is None:
-            place = self.place[storage] = len(self.place)
-            if place == len(self.storages):
+        slot = self.slot.get(storage)
+        if slot is None:
+            slot = self.slot[storage] = len(self.slot)
+            if slot == len(self.storages):
                 for name in self._ARRAYS:
-                    setattr(self, name, np.resize(getattr(self, name), 2 * place))
-        self.storages[place] = storage
-        self.weight[place] = seconds / max(1, nbytes)
-        self.due[place] = due
+                    setattr(self, name, np.resize(getattr(self, name), 2 * slot))
+        self.storages[slot] = storage
+        self.weight[slot] = seconds / max(1, nbytes)
+        self.due[slot] = due
 
     def raise_to(self, storage: int, score: float, clock: float) -> None:
         """Sets the bound of a storage to the score that it has now."""
-        place = self.place[storage]
-        self.weight[place] = score * float(self._staleness(self.due[place], clock))
+        slot = self.slot[storage]
+        self.weight[slot] = score * float(self._staleness(self.due[slot], clock))
 
     def take(self, storage: int) -> None:
         """Removes a storage, if it is here."""
-        place = self.place.pop(storage, None)
-        if place is None:
+        slot = self.slot.pop(storage, None)
+        if slot is None:
             return
-        last = len(self.place)
-        if place != last:
+        last = len(self.slot)
+        if slot != last:
             for name in self._ARRAYS:
                 array = getattr(self, name)
-                array[place] = array[last]
-            self.place[int(self.storages[place])] = place
+                array[slot] = array[last]
+            self.slot[int(self.storages[slot])] = slot
 
     def least(self, clock: float) -> tuple[int, float]:
         """The storage with the least bound, and that; (-1, inf) if there is none."""
-        count = len(self.place)
+        count = len(self.slot)
         if not count:
             return -1, math.inf
         staleness = self._staleness(self.due[:count], clock)
         with np.errstate(invalid="ignore"):
             bound = self.weight[:count] / staleness
-        place = int(np.argmin(np.where(np.isnan(bound), np.inf, bound)))
-        return int(self.storages[place]), float(bound[place])
+        slot = int(np.argmin(np.where(np.isnan(bound), np.inf, bound)))
+        return int(self.storages[slot]), float(bound[slot])
 
     def _staleness(self, due: Any, clock: float) -> Any:
-        return np.clip(due - clock, 1e-9, 1e30) ** self.staleness_exponent
+        return np.clip(due - clock, SOONEST, LATEST) ** self.staleness_exponent
 
 
 class Postponed:
@@ -121,8 +130,8 @@ class Postponed:
 class EvictedComponents:
     """Sets of neighbouring nodes whose values are evicted and will be computed again.
 
-    Bringing one of them back brings others along; `seconds` is what all of a set take. Numbers
-    begin with 1: 0 stands for no component.
+    Bringing one of them back brings others along. Those that came back are not taken off, as in
+    DTR. Numbers begin with 1: 0 stands for no component.
     """
 
     def __init__(self) -> None:
@@ -139,7 +148,7 @@ class EvictedComponents:
         return self._sets.find(component)
 
     def seconds(self, component: int) -> float:
-        """Seconds of all nodes of a component, by the number that `find` gives."""
+        """Seconds of all nodes that ever joined a component, by the number that `find` gives."""
         return self._seconds[component]
 
     def join(self, first: int, second: int) -> None:

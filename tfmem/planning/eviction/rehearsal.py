@@ -8,27 +8,31 @@ before its next use, or sent to the host and fetched back. This is dynamic tenso
 For each node of the order, the same letters in the code:
 
 A. *Bring back.* What the node reads and is evicted is fetched, or computed again; before that what
-   it is computed from is brought back. All of it is pinned until it has been read.
+   it is computed from is brought back. All of it is pinned until it has been read. A clone runs
+   like any node: it needs room (B) and appears (C) within the A of the node that wants it.
 B. *Make room.* While the node's outputs and scratch do not fit, the storage with the least score
-   (`scores`) is evicted. Scores in the queue are lower bounds; the least is made exact before it
-   counts. One that cannot be evicted now is postponed.
+   (`scores`) is evicted. Scores in the queue were lower bounds when they were put there; the least
+   is made exact before it counts. One that cannot be evicted now is postponed.
 C. *Run.* The outputs appear; one may take an input's storage over.
 D. *Let go.* A storage that nothing will need is freed; the others may be evicted again.
 
-An example by hand: every value takes 4 bytes, every node a second, the limit is 8::
+By hand: every value takes 4 bytes, every node a second, the limit is 8, d has no output::
 
-    order                  in use   what happens
-    a = MatMul()              4
-    b = MatMul(a)             8
-    c = MatMul(b)             8     B: a is evicted: 1 s for 4 bytes until d; b is pinned
-    d = MatMul(c, a), none    8     A: a is computed again as a/clone1
+    order               in use   resident         what happens
+    a = MatMul()             4   a
+    b = MatMul(a)            8   a b
+    c = MatMul(b)            8   b c              B: a is evicted, for b is pinned
+    d = MatMul(c, a)         8   c a/clone1       A: a is computed again, as a/clone1
 
-What comes out is a schedule whose live bytes keep the limit at every step. What the allocator adds
-(padding, holes) is not counted here: candidates are judged by its replay.
+The score of a at c: 1 s to bring it back / (4 bytes * 1 s until d) = 0.25.
+
+What comes out is a schedule whose live bytes keep the limit during every run. What the allocator
+adds (padding, holes) is not counted here: candidates are judged by its replay.
 
 Bounds: the clones of a schedule are at most `MOST_CLONES` times the nodes of the order, else the
-limit counts as out of reach. A node takes time linear in the queue for each victim (one vectorised
-pass), and up to `scores.MOST_SOURCES` storages for each exact score.
+limit counts as out of reach. Each storage that is looked at (evicted, raised, postponed or pinned)
+takes one vectorised pass over the queue; its exact score looks at `scores.MOST_SOURCES` storages
+and at the readers of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ from collections.abc import Iterable
 
 from tfmem.planning.eviction.problem import EvictionProblem
 from tfmem.planning.eviction.queue import EvictionQueue, Postponed
-from tfmem.planning.eviction.schedule import HostCopy, Schedule, Step
+from tfmem.planning.eviction.schedule import HostCopy, Run, Schedule
 from tfmem.planning.eviction.scores import Scores, Scoring
 from tfmem.planning.eviction.state import FETCHED, State
 
@@ -76,8 +80,8 @@ class _Rehearsal:
         self.storages, self.is_here = self.state.storages, self.state.is_here
         self.scores = Scores(self.state, scoring)
         self.queue, self.postponed = EvictionQueue(scoring.staleness_exponent), Postponed()
-        self.made_by = [0] * len(self.form.names)  # the clone whose values are here, of each node
-        self.clones = [0] * len(self.form.names)  # how many each node has so far
+        self.clone_here = [0] * len(self.form.names)  # whose values are here
+        self.clone_count = [0] * len(self.form.names)  # so far
         self.clones_left = MOST_CLONES * len(problem.order)
         self.made = Schedule(peak_bytes=self.state.in_use)
         for node, is_on_host in enumerate(problem.on_host):
@@ -97,10 +101,10 @@ class _Rehearsal:
             reads = problem.storages_read(node)
             self._pin(reads)
             if not all(self.is_here[value] for value in self.form.reads[node]):
-                self._bring_back(node)
-            self._run(node, 0)
+                self._bring_back(node)  # A
+            self._run(node, 0)  # B, C
             for storage in reads:
-                self._let_go(storage)
+                self._let_go(storage)  # D
         self.made.seconds = state.now
         return self.made
 
@@ -146,7 +150,7 @@ class _Rehearsal:
         self._make_room(size)
         state.in_use += size
         self.made.peak_bytes = max(self.made.peak_bytes, state.in_use)
-        self._copy_of(storage).fetches.append((state.steps, []))
+        self._copy_of(storage).fetches.append((state.runs, []))
         state.now += self.scores.exposed * state.seconds_from_host(storage)
         self.storages[storage].made_by = FETCHED
         self.is_here[storage] = True
@@ -159,8 +163,8 @@ class _Rehearsal:
         self.clones_left -= 1
         if self.clones_left < 0:
             raise Unreachable(self.form.names[node])
-        self.clones[node] += 1
-        self._run(node, self.clones[node])
+        self.clone_count[node] += 1
+        self._run(node, self.clone_count[node])
         for storage in self.problem.storages_read(node):
             self.storages[storage].pins -= 1
             self._settle(storage)
@@ -201,13 +205,15 @@ class _Rehearsal:
     def _free_what_is_over(self) -> bool:
         """Frees what was kept for a clone whose time has passed; whether there was any."""
         before = self.state.in_use
-        over = [s for s, one in enumerate(self.storages) if one.clone_use < self.state.due_clock]
+        over = [
+            s for s, one in enumerate(self.storages) if one.needed_for_clone < self.state.due_clock
+        ]
         for storage in over:
             self._settle(storage)
         return self.state.in_use < before
 
     def _send(self, storage: int) -> None:
-        self._copy_of(storage).pace = self.state.steps - 1
+        self._copy_of(storage).pace = self.state.runs - 1
         self.state.link_free = self.state.landing(storage)
         self.state.now = max(self.state.now, self.state.link_free)
 
@@ -224,9 +230,9 @@ class _Rehearsal:
             self._join(evicted)
             for value in self.form.reads[self.form.producer[evicted]]:
                 source = self.problem.storage[value]
-                if source < 0 or due >= self.storages[source].clone_use:
+                if source < 0 or due >= self.storages[source].needed_for_clone:
                     continue
-                self.storages[source].clone_use = due
+                self.storages[source].needed_for_clone = due
                 if self.is_here[source]:
                     self._offer_if_free(source)
                 elif self.storages[source].copy is None:
@@ -257,12 +263,12 @@ class _Rehearsal:
         state.in_use += new
         made.timeline.append(state.in_use + problem.scratch[node])
         made.peak_bytes = max(made.peak_bytes, made.timeline[-1])
-        step = Step(node, clone)
+        run = Run(node, clone)
         for value in dict.fromkeys(self.form.reads[node]):
-            self._note_read(value, step)
-        made.steps.append(step)
-        state.steps += 1
-        self.made_by[node] = clone
+            self._note_read(value, run)
+        made.runs.append(run)
+        state.runs += 1
+        self.clone_here[node] = clone
         state.now += problem.seconds[node]
         if giver >= 0:
             state.in_use -= problem.size[giver] - problem.size[taken]
@@ -281,24 +287,24 @@ class _Rehearsal:
             one, uses = self.storages[storage], self.problem.uses[storage]
             here = [self.state.position] if not clone else []
             is_last = uses[one.next_use :] in ([], here)
-            if one.pins == 1 and is_last and one.clone_use == math.inf and one.copy is None:
+            if one.pins == 1 and is_last and one.needed_for_clone == math.inf and one.copy is None:
                 return self.form.taker[node], storage
         return -1, -1
 
-    def _note_read(self, value: int, step: Step) -> None:
-        """Records what a step reads: the original, a clone, or a copy that came back."""
+    def _note_read(self, value: int, run: Run) -> None:
+        """Records what a run reads: the original, a clone, or a copy that came back."""
         storage, producer = self.problem.storage[value], self.form.producer[value]
-        clone = self.made_by[producer]
+        clone = self.clone_here[producer]
         if clone and storage >= 0:
-            self.made.clones.setdefault(Step(producer, clone), []).append(step)
+            self.made.clones.setdefault(Run(producer, clone), []).append(run)
         one = self.storages[value]
         if storage == value and one.copy and one.copy.fetches and one.made_by == FETCHED:
-            one.copy.fetches[-1][1].append(step)
+            one.copy.fetches[-1][1].append(run)
 
     def _appear(self, storage: int) -> None:
-        """A storage was just made by the last step."""
+        """A storage was just made by the last run."""
         one = self.storages[storage]
-        one.made_by, one.made_at = self.state.steps - 1, self.state.now
+        one.made_by, one.made_at = self.state.runs - 1, self.state.now
         one.component = one.delay = 0
         if not self.problem.is_sent[storage]:
             one.copy = None
@@ -317,7 +323,9 @@ class _Rehearsal:
     def _settle(self, storage: int) -> None:
         """A clone that reads a storage has run: does anything else that is evicted need it?"""
         children = self.state.evicted_children(storage)
-        self.storages[storage].clone_use = min(map(self.state.due, children), default=math.inf)
+        self.storages[storage].needed_for_clone = min(
+            map(self.state.due, children), default=math.inf
+        )
         self._offer_if_free(storage)
 
     def _offer_all(self, storages: Iterable[int]) -> bool:
@@ -362,6 +370,6 @@ class _Rehearsal:
         one = self.storages[storage]
         if one.copy is None:
             node = self.form.producer[storage]
-            step = Step(node, self.made_by[node])
-            one.copy = self.made.copies[step, storage - self.form.first[node]] = HostCopy()
+            run = Run(node, self.clone_here[node])
+            one.copy = self.made.copies[run, storage - self.form.first[node]] = HostCopy()
         return one.copy

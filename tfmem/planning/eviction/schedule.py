@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 
-class Step(NamedTuple):
-    """One run of a node: the first if `clone` is 0, else that of the clone with this number."""
+class Run(NamedTuple):
+    """One run of a node: the first if `index` is 0, else that of the clone with this index."""
 
     node: int
-    clone: int
+    index: int  # type: ignore[assignment]  # tuple.index is never wanted here
 
 
 @dataclass(slots=True)
@@ -18,12 +18,12 @@ class HostCopy:
     """A value's copy on the host, with its ways there and back.
 
     Attributes:
-      pace: index of the step that waits for the copy to the host to land; -1 if none does.
-      fetches: the ways back: index of the step that each is wanted by, and the steps that read it.
+      pace: number of the run that waits for the copy to the host to land; -1 if none does.
+      fetches: the ways back: number of the run that each is wanted by, and the runs that read it.
     """
 
     pace: int = -1
-    fetches: list[tuple[int, list[Step]]] = field(default_factory=list)
+    fetches: list[tuple[int, list[Run]]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -31,17 +31,17 @@ class Schedule:
     """One step of a function under a memory limit.
 
     Attributes:
-      steps: every run of a node on the device, in order.
-      clones: the steps that read each clone.
-      copies: the values (step, output) that have a copy on the host.
+      runs: every run of a node on the device, in order.
+      clones: the runs that read each clone.
+      copies: the values (run, output) that have a copy on the host.
       seconds: time of a step of the function, by the rehearsal's own clock.
       peak_bytes: most bytes in use, what stays for the whole step included.
-      timeline: bytes in use while each step runs.
+      timeline: bytes in use during each run.
     """
 
-    steps: list[Step] = field(default_factory=list)
-    clones: dict[Step, list[Step]] = field(default_factory=dict)
-    copies: dict[tuple[Step, int], HostCopy] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
+    clones: dict[Run, list[Run]] = field(default_factory=dict)
+    copies: dict[tuple[Run, int], HostCopy] = field(default_factory=dict)
     seconds: float = 0.0
     peak_bytes: int = 0
     timeline: list[int] = field(default_factory=list)

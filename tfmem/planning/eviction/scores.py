@@ -1,10 +1,10 @@
 """What evicting a storage costs for what it relieves: the rule by which victims are chosen.
 
-    score = seconds to bring it back / (bytes * staleness)
+    score = seconds to bring it back / (bytes * staleness ** exponent - what is kept longer)
 
-*Staleness* is the time until the storage is needed next, to a power. That is the heuristic of
-dynamic tensor rematerialization (M. Kirisame et al., arXiv 2006.09616); there it is the time since
-the last use, for the next one is not known.
+*Staleness* is the time until the storage is needed next. That is the heuristic of dynamic tensor
+rematerialization (M. Kirisame et al., arXiv 2006.09616); there it is the time since the last use,
+for the next one is not known.
 
 The seconds to bring a storage back are those of its node and of every node that has to run again
 only for its sake. `Scoring.neighbours` adds a part of those that will run again next to it, which
@@ -17,11 +17,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tfmem.planning.eviction.queue import SOONEST
 from tfmem.planning.eviction.state import FETCHED, State
 
 MOST_SOURCES = 256
-"""Storages. What would take more of them to be computed again stays. Bounds the work of one score;
-no schedule of the models here comes near it."""
+"""Storages that one score may look at, resident ones included; what would take more stays. Bounds
+the work of one score."""
+
+MADE_JUST_NOW = 2
+"""Runs. What was made by the last run is not sent to the host yet: its copy could not begin before
+that run has ended, and nothing would hide it."""
 
 
 @dataclass(frozen=True)
@@ -71,24 +76,25 @@ class Scores:
     def score(self, storage: int) -> tuple[float, bool]:
         """The score of a storage that may leave, and whether it is sent to the host first."""
         state, one, due = self.state, self.state.storages[storage], self.state.due(storage)
-        relief = self.problem.size[storage] * self._staleness(due)
-        if one.copy is not None and one.made_by == FETCHED:
+        relief = self.problem.size[storage] * self._weighted(due)
+        if one.copy is not None and one.made_by == FETCHED:  # its copy on the host is still there
             return self.exposed * self.copies(storage) / relief, False
-        recomputed = math.inf
+        recomputed = math.inf  # dropped, and computed again
         if self.scoring.may_recompute and one.copy is None:
-            seconds, longer = self._recomputation(storage, self._staleness(due))
+            seconds, longer = self._recomputation(storage, self._weighted(due))
             recomputed = seconds / (relief - longer) if longer < relief else math.inf
-        is_new = state.steps - one.made_by < 2
+        is_new = state.runs - one.made_by < MADE_JUST_NOW
         if is_new or not (self.may_swap or one.copy):
             return recomputed, False
+        # Sent to the host, and fetched back.
         back = self.exposed * self.copies(storage) if due < math.inf else 0.0
         swapped = (back + max(0.0, state.landing(storage) - state.now)) / relief
         return min(recomputed, swapped), swapped < recomputed
 
-    def _staleness(self, due: float) -> float:
-        """The time until `due`, or until the end of the step, to the power."""
+    def _weighted(self, due: float) -> float:
+        """The staleness of what is due then, at most to the end of the step, to the exponent."""
         until = min(due, self.problem.begins[-1]) - self.state.due_clock
-        return float(max(1e-9, until) ** self.scoring.staleness_exponent)
+        return float(max(SOONEST, until) ** self.scoring.staleness_exponent)
 
     def _recomputation(self, storage: int, staleness: float) -> tuple[float, float]:
         """What it costs to compute a storage again.
@@ -107,11 +113,11 @@ class Scores:
                 return math.inf, math.inf
             seconds += problem.seconds[node]
             for nbytes, updated in problem.contents[node]:
-                longer += nbytes * max(0.0, staleness - self._staleness(updated))
+                longer += nbytes * max(0.0, staleness - self._weighted(updated))
             for source in {problem.storage[v] for v in problem.form.reads[node]} - seen - {-1}:
                 seen.add(source)
                 if state.is_here[source]:
-                    kept = self._staleness(state.due(source))
+                    kept = self._weighted(state.due(source))
                     longer += problem.size[source] * max(0.0, staleness - kept)
                 elif state.storages[source].copy is not None:
                     seconds += self.copies(source) * self.exposed

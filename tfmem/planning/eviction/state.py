@@ -10,7 +10,7 @@ from tfmem.planning.eviction.queue import EvictedComponents
 from tfmem.planning.eviction.schedule import HostCopy
 
 FETCHED = -1
-"""In the place of the step that made a storage: it came back from the host."""
+"""In the place of the run that made a storage: it came back from the host."""
 
 
 @dataclass(slots=True)
@@ -18,11 +18,13 @@ class Storage:
     """One storage as it is now.
 
     Attributes:
-      made_by: index of the step that made it last, or `FETCHED`.
+      made_by: number of the run that made it last, or `FETCHED`.
       made_at: when, by the rehearsal's clock.
       next_use: index into the problem's `uses` of the first that is still to come.
-      clone_use: when an evicted storage that is computed from it is needed; infinite if none is.
-      pins: how many nodes that are about to run read it; it may not leave until they have run.
+      needed_for_clone: when an evicted storage that is computed from it is needed; infinite if
+        none is.
+      pins: how many nodes that are about to run read it; it may not leave until they have run,
+        but for a clone of its own node, which makes it anew.
       component: the evicted neighbours that it belongs to, see `EvictedComponents`; 0 for none.
       delay: nodes for which it was postponed last, see `Postponed`.
       copy: its copy on the host, made or to be made; None if it has none.
@@ -31,7 +33,7 @@ class Storage:
     made_by: int = 0
     made_at: float = 0.0
     next_use: int = 0
-    clone_use: float = math.inf
+    needed_for_clone: float = math.inf
     pins: int = 0
     component: int = 0
     delay: int = 0
@@ -41,9 +43,13 @@ class Storage:
 class State:
     """What is resident, what is evicted, and how late it is.
 
-    Invariants: `in_use` is `fixed_bytes` plus the sizes of the storages that are here. A storage
-    with a component is evicted and will be computed again; `clone_use` of all that it is computed
-    from is at most the time at which it is due.
+    Times of need are told by the clock of the plain order, in which nothing runs twice
+    (`due_clock`, `due`, `needed_for_clone`), copies by the schedule's own (`now`, `link_free`,
+    `made_at`).
+
+    Invariants, between two nodes of the order: `in_use` is `fixed_bytes` plus the sizes of the
+    storages that are here. A storage that is away and has a component will be computed again, and
+    `needed_for_clone` of all that it is computed from is at most the time at which it is due.
 
     Attributes:
       problem: what is rehearsed.
@@ -53,7 +59,7 @@ class State:
       position: of the node of the order that is up.
       due_clock: seconds at which that node begins if nothing runs twice; uses are told by it.
       now: seconds that the schedule has taken so far, clones and copies included.
-      steps: how many runs of nodes it has so far.
+      runs: how many runs of nodes it has so far.
       link_free: seconds at which the link to the host is free.
       components: evicted storages that will be computed again, with their neighbours.
     """
@@ -64,15 +70,15 @@ class State:
         self.is_here = [storage < 0 for storage in problem.storage]
         self.in_use = problem.fixed_bytes
         self.position, self.due_clock = 0, 0.0
-        self.now, self.steps, self.link_free = 0.0, 0, 0.0
+        self.now, self.runs, self.link_free = 0.0, 0, 0.0
         self.components = EvictedComponents()
 
     def due(self, storage: int) -> float:
         """When a storage is needed next, by an order or a clone; infinite if never."""
         uses, one = self.problem.uses[storage], self.storages[storage]
         if one.next_use < len(uses):
-            return min(float(self.problem.begins[uses[one.next_use]]), one.clone_use)
-        return one.clone_use
+            return min(float(self.problem.begins[uses[one.next_use]]), one.needed_for_clone)
+        return one.needed_for_clone
 
     def evicted_children(self, storage: int) -> list[int]:
         """Storages that are computed from this one, are evicted, and will be needed."""

@@ -1,4 +1,4 @@
-"""A schedule as a plan: names for its steps, and copies that start before they are waited for."""
+"""A schedule as a plan: names for its runs, and copies that start before they are waited for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import accumulate
 from tfmem.graph.ir import Value
 from tfmem.plan import Fetch, Placement, Plan, Recomputation, Transfer, clone_name
 from tfmem.planning.eviction.problem import EvictionProblem
-from tfmem.planning.eviction.schedule import HostCopy, Schedule, Step
+from tfmem.planning.eviction.schedule import HostCopy, Run, Schedule
 
 
 def plan_of(
@@ -34,10 +34,10 @@ def plan_of(
     triggers = _prefetched(schedule, problem, limit)
     transfers: dict[str, list[Transfer]] = {variable: [] for variable in away}
     evictions = []
-    for (step, index), copy in schedule.copies.items():
-        value = Value(_name(problem, step), index)
+    for (run, output), copy in schedule.copies.items():
+        value = Value(_name(problem, run), output)
         transfer = _transfer(problem, schedule, value, copy, triggers)
-        owner = _owner(problem, step.node, index, beside)
+        owner = _owner(problem, run.node, output, beside)
         if owner:
             transfers[owner].append(transfer)
         elif transfer.fetches:
@@ -51,11 +51,11 @@ def plan_of(
         order=_order(schedule, problem, base),
         recomputations=tuple(
             Recomputation(
-                problem.form.names[step.node],
+                problem.form.names[run.node],
                 tuple(_name(problem, user) for user in dict.fromkeys(users)),
-                step.clone,
+                run.index,
             )
-            for step, users in schedule.clones.items()
+            for run, users in schedule.clones.items()
         ),
         evictions=tuple(evictions),
         placements=tuple(
@@ -65,22 +65,22 @@ def plan_of(
     )
 
 
-def _name(problem: EvictionProblem, step: Step) -> str:
-    return clone_name(problem.form.names[step.node], step.clone)
+def _name(problem: EvictionProblem, run: Run) -> str:
+    return clone_name(problem.form.names[run.node], run.index)
 
 
 def _order(schedule: Schedule, problem: EvictionProblem, base: Sequence[int]) -> tuple[str, ...]:
     """The nodes of `base`, each node of the device behind the clones that come before it."""
-    steps = iter(schedule.steps)
+    runs = iter(schedule.runs)
     on_device = set(problem.order)
     order = []
     for number in base:
         if number not in on_device:
             order.append(problem.form.names[number])
             continue
-        for step in steps:
-            order.append(_name(problem, step))
-            if step == (number, 0):
+        for run in runs:
+            order.append(_name(problem, run))
+            if run == (number, 0):
                 break
     return tuple(order)
 
@@ -108,9 +108,9 @@ def _transfer(
     for number, (wanted, users) in enumerate(copy.fetches):
         if users:
             trigger = triggers.get((value, number), wanted - 1)
-            name = _name(problem, schedule.steps[trigger]) if trigger >= 0 else ""
+            name = _name(problem, schedule.runs[trigger]) if trigger >= 0 else ""
             fetches.append(Fetch(tuple(_name(problem, user) for user in users), name))
-    pace = _name(problem, schedule.steps[copy.pace]) if copy.pace >= 0 else ""
+    pace = _name(problem, schedule.runs[copy.pace]) if copy.pace >= 0 else ""
     return Transfer(value, tuple(fetches), pace)
 
 
@@ -120,20 +120,20 @@ def _prefetched(
     """When each way back starts: as early as hides it, as far as there is room below the limit.
 
     Returns:
-      For (value, number of its fetch), the index of the step that the fetch waits for.
+      For (value, number of its fetch), the number of the run that the fetch waits for.
     """
-    index = {step: i for i, step in enumerate(schedule.steps)}
+    number_of = {run: i for i, run in enumerate(schedule.runs)}
     room = [limit - nbytes for nbytes in schedule.timeline]
     wanted = []
-    for (step, output), copy in schedule.copies.items():
-        value, earliest = Value(_name(problem, step), output), max(copy.pace, index.get(step, -1))
-        nbytes = problem.size[problem.form.first[step.node] + output]
+    for (run, output), copy in schedule.copies.items():
+        value, earliest = Value(_name(problem, run), output), max(copy.pace, number_of.get(run, -1))
+        nbytes = problem.size[problem.form.first[run.node] + output]
         for number, (position, users) in enumerate(copy.fetches):
             if users:
                 wanted.append((position, earliest, nbytes, (value, number)))
-                earliest = max(index[user] for user in users)
+                earliest = max(number_of[user] for user in users)
     wanted.sort(key=lambda one: one[:3])
-    began = list(accumulate((problem.seconds[step.node] for step in schedule.steps), initial=0.0))
+    began = list(accumulate((problem.seconds[run.node] for run in schedule.runs), initial=0.0))
     starts = _latest_starts(problem, began, wanted)
     triggers, first = {}, 0
     for (position, earliest, nbytes, key), wished in zip(wanted, starts, strict=True):
@@ -150,7 +150,7 @@ def _prefetched(
 def _latest_starts(
     problem: EvictionProblem, began: Sequence[float], wanted: Sequence[tuple[int, int, int, object]]
 ) -> list[int]:
-    """Before which step each way back must start for all to be there in time, one after the other.
+    """Before which run each way back must start for all to be there in time, one after the other.
 
     No two start at once, for then either might be the first.
     """

@@ -21,8 +21,8 @@ from tfmem.graph.ir import Graph
 from tfmem.graph.topology import first_ready_first, last_ready_first, post_order
 from tfmem.plan import Plan
 from tfmem.planning.order.pressure import Pressure, pressure
+from tfmem.planning.order.stretch import Stretch
 from tfmem.planning.order.sweep import backwards, forwards
-from tfmem.planning.order.window import Window
 from tfmem.simulation.simulate import simulate
 
 # Constants; what others do to plans is measured by `python -m models.bench.constants`.
@@ -31,7 +31,7 @@ SETS = 6000
 """Sets of nodes that one `memory_order` may look at in windows: about a second in all. More find
 lower peaks in graphs whose best order is far from any candidate."""
 
-SETS_OF_A_WINDOW = 1500
+SETS_OF_A_STRETCH = 1500
 """Sets of nodes that are looked at in one window before it is given up."""
 
 WIDTHS = (12, 20, 32)
@@ -135,7 +135,7 @@ def _search_window(
     place = [0] * len(order)
     for position, node in enumerate(order):
         place[node] = position
-    return Window(model, order, place, begin, end).search(min(sets, SETS_OF_A_WINDOW))
+    return Stretch(model, order, place, begin, end).search(min(sets, SETS_OF_A_STRETCH))
 
 
 def _demand(form: Compact) -> list[int]:

@@ -8,20 +8,14 @@ from tfmem.costs.types import Costs
 from tfmem.errors import Error
 from tfmem.graph.ir import Graph
 from tfmem.plan import Placement, Plan, Transfer, moved_with
+from tfmem.planning.order.in_flight import widest_window
 from tfmem.planning.order.memory_order import depth_first, memory_order
-from tfmem.planning.placement import moved_nodes, placeable_variables, placements, variables_on
+from tfmem.planning.placement import moved_nodes, placeable_variables, variables_on
 from tfmem.planning.published.distance import distant_evictions
+from tfmem.planning.published.fetches import placements
 from tfmem.planning.published.partitions import Partitions
-from tfmem.simulation.simulate import simulate
 
 KIB, MIB = 2**10, 2**20
-
-WINDOWS = (16, 8)
-"""Nodes in flight out of order, the most first: on two cores 16 give 96 % of the speed of no order
-at all, one by one 92 %, and 2 or 4 less than that: a window's barriers cost time too."""
-
-SLACK = 0.04
-"""Part of the peak that running nodes out of order may add to it at worst."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +145,3 @@ class TensorFlowMem:
             for placement in placed
         )
         return tuple(found.values()), merged
-
-
-def widest_window(graph: Graph, costs: Costs, plan: Plan) -> int:
-    """Most nodes that may be in flight out of a plan's order and hardly add to its peak."""
-    for window in WINDOWS:
-        found = simulate(graph, costs, replace(plan, window=window))
-        if found.window_peak_bytes <= (1 + SLACK) * found.peak_bytes:
-            return window
-    return 1

@@ -25,7 +25,8 @@ Probe = TypeVar("Probe", Rates, Link)
 
 _WARM_UP = 1
 _TRACED = 3
-"""Steps that run before any is traced, and steps that are."""
+"""Steps that run before any is traced (the first has its memory still to get), and steps that are:
+the median of three leaves one outlier out."""
 
 
 def price(captured: Captured, graph: Graph, request: Request, profile: str) -> Costs:

@@ -25,7 +25,7 @@ class _Buffer:
     is_ghost: bool
 
 
-class Window:
+class Stretch:
     """The nodes of an order between two positions, as a problem of its own."""
 
     def __init__(
