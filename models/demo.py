@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
-from models.bench.setting import Row, Setting
+from models.bench.experiment import Experiment, Row
 from models.bench.table import show_bytes, show_count, show_losses, show_seconds, table
 from tfmem.runtime.limited import run_limited
 from tfmem.units import parse_bytes
@@ -27,17 +27,17 @@ flags.DEFINE_string("out", "out", "Folder for the picture.")
 flags.DEFINE_integer("timeout", 280, "Seconds after which a run is given up.")
 
 
-def run(setting: Setting) -> Row:
+def run(experiment: Experiment) -> Row:
     """Trains in a process of its own under the limit, and shows its steps as they are made."""
-    assert setting.limit is not None
+    assert experiment.limit is not None
     done = threading.Event()
-    follower = threading.Thread(target=_follow, args=(Path(setting.log), done))
+    follower = threading.Thread(target=_follow, args=(Path(experiment.log), done))
     follower.start()
     try:
         outcome = run_limited(
             "models.bench.train:train_alone",
-            dataclasses.asdict(setting),
-            limit_bytes=setting.limit,
+            dataclasses.asdict(experiment),
+            limit_bytes=experiment.limit,
             timeout=flags.FLAGS.timeout,
             reserve=True,
         )
@@ -47,7 +47,7 @@ def run(setting: Setting) -> Row:
     if outcome.status == "ok":
         return Row(**outcome.result)
     said = f"error: {outcome.status}: {outcome.error}"
-    return Row(setting.model, setting.mode, setting.limit, outcome=said)
+    return Row(experiment.model, experiment.mode, experiment.limit, outcome=said)
 
 
 def _follow(path: Path, done: threading.Event) -> None:
@@ -122,7 +122,7 @@ def main(argv: list[str]) -> None:
     picture = out / "demo.png"
 
     with tempfile.TemporaryDirectory() as folder:
-        plain = Setting(
+        plain = Experiment(
             "moe_transformer",
             changes={"experts": values.experts},
             limit=parse_bytes(values.limit, "limit"),

@@ -34,8 +34,8 @@ from models.bench.capacity import capacity
 from models.bench.charts import draw_rows
 from models.bench.comparators import COMPARATORS
 from models.bench.differences import difference, relative_difference
+from models.bench.experiment import MODELS, MODES, PLANNED, Experiment, Row, load
 from models.bench.frontier import draw, frontier, frontier_table
-from models.bench.setting import MODELS, MODES, PLANNED, Row, Setting, load
 from models.bench.table import (
     show_bytes,
     show_count,
@@ -90,7 +90,9 @@ flags.DEFINE_bool("starts_on_host", False, "For run: make large variables on the
 flags.DEFINE_integer("machines", 0, "Local servers to spread the model over; 0 for none.")
 
 
-def compare(setting: Setting, modes: list[str], rounds: int) -> list[tuple[Row, float | None]]:
+def compare(
+    experiment: Experiment, modes: list[str], rounds: int
+) -> list[tuple[Row, float | None]]:
     """Each mode at one size: its row, and how far its variables are from the first mode's.
 
     The difference is the largest of any variable, relative to that variable's largest value. A mode
@@ -104,7 +106,7 @@ def compare(setting: Setting, modes: list[str], rounds: int) -> list[tuple[Row, 
         for number in range(rounds):
             for place, mode in enumerate(modes):
                 save = "" if number else files[place]
-                one = dataclasses.replace(setting.in_mode(mode), save=save)
+                one = dataclasses.replace(experiment.in_mode(mode), save=save)
                 most = rows[0][0].measured_peak_bytes if rows[0] else None
                 rows[place].append(_budgeted(one, most, run))
                 if save and Path(save).exists():
@@ -112,12 +114,12 @@ def compare(setting: Setting, modes: list[str], rounds: int) -> list[tuple[Row, 
     return list(zip(map(results.median, rows), differences, strict=True))
 
 
-def _budgeted(setting: Setting, most: int | None, run: Callable[[Setting], Row]) -> Row:
-    """Runs a setting; a planned mode without a budget gets one from the peak without a plan."""
-    if setting.mode not in PLANNED or setting.budget or setting.limit or not most:
-        return run(setting)
+def _budgeted(experiment: Experiment, most: int | None, run: Callable[[Experiment], Row]) -> Row:
+    """Runs an experiment; a planned mode without a budget gets one from the peak without a plan."""
+    if experiment.mode not in PLANNED or experiment.budget or experiment.limit or not most:
+        return run(experiment)
     return results.reached(
-        setting,
+        experiment,
         results.QUARTER * most,
         run,
         lambda one, budget: dataclasses.replace(one, budget=int(budget)),
@@ -125,7 +127,7 @@ def _budgeted(setting: Setting, most: int | None, run: Callable[[Setting], Row])
 
 
 class Runs:
-    """Runs settings, each in a process of its own, and counts them in a progress bar.
+    """Runs experiments, each in a process of its own, and counts them in a progress bar.
 
     A context manager whose bar is shown on terminals only.
     """
@@ -139,9 +141,9 @@ class Runs:
     def __exit__(self, *_: object) -> None:
         self._bar.close()
 
-    def __call__(self, setting: Setting) -> Row:
+    def __call__(self, experiment: Experiment) -> Row:
         values = flags.FLAGS
-        row = record(run_alone(setting, gpu=values.gpu, timeout=values.timeout))
+        row = record(run_alone(experiment, gpu=values.gpu, timeout=values.timeout))
         self._bar.update()
         return row
 
@@ -213,8 +215,8 @@ def _prediction_error(row: Row) -> str:
     return show_error(row.predicted_peak_bytes, row.measured_peak_bytes)
 
 
-def _setting(model: str, steps: int) -> Setting:
-    """The setting of the command line."""
+def _setting(model: str, steps: int) -> Experiment:
+    """The experiment of the command line."""
     values = flags.FLAGS
     small = load(model).CONFIGS["small"]
     changes = {}
@@ -223,7 +225,7 @@ def _setting(model: str, steps: int) -> Setting:
         if not hasattr(small, name):
             raise app.UsageError(f"{model} has no field {name!r}; it has {small}")
         changes[name] = type(getattr(small, name))(text)
-    return Setting(
+    return Experiment(
         model=model,
         config=values.config,
         changes=changes,
@@ -240,11 +242,11 @@ def _setting(model: str, steps: int) -> Setting:
 
 
 def _run(model: str) -> None:
-    setting = _setting(model, steps=5)
-    limit_memory(setting.own_limit)
-    if setting.own_limit:
+    experiment = _setting(model, steps=5)
+    limit_memory(experiment.own_limit)
+    if experiment.own_limit:
         claim_memory()
-    record(train(setting, print))
+    record(train(experiment, print))
 
 
 def _capacity(model: str) -> None:
@@ -287,10 +289,10 @@ def _peak(model: str) -> None:
 
 def _frontier(model: str) -> None:
     mode = flags.FLAGS.mode if flags.FLAGS.mode != "plain" else "recompute"
-    setting = _setting(model, steps=5)
-    setting = setting.in_mode(mode)
+    experiment = _setting(model, steps=5)
+    experiment = experiment.in_mode(mode)
     with Runs("frontier") as run:
-        points = list(frontier(setting, flags.FLAGS.points, run, _loss_difference))
+        points = list(frontier(experiment, flags.FLAGS.points, run, _loss_difference))
     print(frontier_table(points))
     if flags.FLAGS.picture:
         draw(points, flags.FLAGS.picture)
@@ -303,17 +305,17 @@ def _loss_difference(plain: Row, row: Row) -> float | None:
 
 def _time(model: str) -> None:
     modes = flags.FLAGS.modes or ["plain", "none", "order"]
-    setting = _setting(model, steps=5)
-    limit_memory(setting.limit)
-    seconds = alternate(setting, modes, max(flags.FLAGS.rounds, 2))
+    experiment = _setting(model, steps=5)
+    limit_memory(experiment.limit)
+    seconds = alternate(experiment, modes, max(flags.FLAGS.rounds, 2))
     print(time_table(seconds))
 
 
 def _temporaries(model: str) -> None:
-    setting = _setting(model, steps=5)
-    limit_memory(setting.limit)
+    experiment = _setting(model, steps=5)
+    limit_memory(experiment.limit)
     ratios = [float(text) for text in flags.FLAGS.ratios]
-    print(temporaries_table(temporaries(setting, ratios, max(flags.FLAGS.rounds, 3))))
+    print(temporaries_table(temporaries(experiment, ratios, max(flags.FLAGS.rounds, 3))))
 
 
 def _all() -> None:

@@ -1,10 +1,10 @@
-"""A setting run in a process of its own, under a hard limit of its device's memory."""
+"""An experiment run in a process of its own, under a hard limit of its device's memory."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from models.bench.setting import Row, Setting
+from models.bench.experiment import Experiment, Row
 from tfmem.runtime.limited import run_limited
 
 _UNLIMITED = 2**36
@@ -13,33 +13,33 @@ _UNLIMITED = 2**36
 _GROWING = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
-def run_alone(setting: Setting, *, gpu: bool, timeout: float) -> Row:
-    """The row of a setting, whatever becomes of the process.
+def run_alone(experiment: Experiment, *, gpu: bool, timeout: float) -> Row:
+    """The row of an experiment, whatever becomes of the process.
 
     The allocator takes its whole limit at once, so that what fits does not depend on the regions in
     which it would have grown; where there is no limit it grows, to leave room for others on a GPU.
 
     Args:
-      setting: what to train.
+      experiment: what to train.
       gpu: whether GPU:0 is limited, instead of CPU:0.
       timeout: seconds after which the process is ended.
     """
     done = run_limited(
         "models.bench.train:train_alone",
-        dataclasses.asdict(setting),
-        limit_bytes=setting.own_limit or _UNLIMITED,
+        dataclasses.asdict(experiment),
+        limit_bytes=experiment.own_limit or _UNLIMITED,
         timeout=timeout,
-        reserve=setting.own_limit is not None,
+        reserve=experiment.own_limit is not None,
         gpu=gpu,
-        environment=_GROWING if setting.own_limit is None else None,
+        environment=_GROWING if experiment.own_limit is None else None,
     )
     if done.status == "ok":
         return Row(**done.result)
     is_full = done.status == "out_of_memory" or "bfc_allocator" in done.output
     return Row(
-        setting.model,
-        setting.mode,
-        setting.limit,
+        experiment.model,
+        experiment.mode,
+        experiment.limit,
         outcome="out of memory" if is_full else f"error: {done.status}: {done.error[:300]}",
-        config=setting.changes,
+        config=experiment.changes,
     )

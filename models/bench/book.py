@@ -12,14 +12,14 @@ from typing import Any
 import tensorflow as tf
 
 import tfmem
-from models.bench.setting import Row
+from models.bench.experiment import Row
 
 
 class Book:
-    """Runs settings, or other dataclasses, each once: what stands in its file is not run again.
+    """Runs experiments, or other dataclasses, each once: what stands in its file is not run again.
 
-    A line of the file is a JSON object: `asked`, the setting and the versions it ran with, `row`,
-    and `seconds`, what it took. A line that was cut off, or lacks one of them, is run again.
+    A line of the file is a JSON object: `asked`, the experiment and the versions it ran with,
+    `row`, and `seconds`, what it took. A line that was cut off, or lacks one of them, is run again.
 
     Attributes:
       made: how many rows were made, not read.
@@ -40,14 +40,14 @@ class Book:
             if text and not text.endswith("\n"):
                 path.write_text(text + "\n", encoding="utf-8")
 
-    def __call__(self, setting: Any) -> Any:
-        """The row of a setting."""
+    def __call__(self, experiment: Any) -> Any:
+        """The row of an experiment."""
         versions = {"tensorflow": tf.__version__, "tfmem": tfmem.__version__}
-        asked = dataclasses.asdict(setting) | versions
+        asked = dataclasses.asdict(experiment) | versions
         key = json.dumps(asked, sort_keys=True)
         if key not in self.rows:
             start = time.perf_counter()
-            row = self.rows[key] = self.run(setting)
+            row = self.rows[key] = self.run(experiment)
             seconds = self._unasked[key] = time.perf_counter() - start
             self.made += 1
             entry = {"asked": asked, "row": dataclasses.asdict(row), "seconds": round(seconds, 3)}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from models.bench.setting import Row, Setting, load
+from models.bench.experiment import Experiment, Row, load
 
 
 def capacity(
-    setting: Setting,
+    experiment: Experiment,
     modes: Sequence[str],
-    run: Callable[[Setting], Row],
+    run: Callable[[Experiment], Row],
     *,
     resolution: float,
     first_guess: float,
@@ -22,28 +22,28 @@ def capacity(
     Searches by doubling and bisection.
 
     Args:
-      setting: the model, its hard limit, and where the search begins.
+      experiment: the model, its hard limit, and where the search begins.
       modes: one after the other.
-      run: trains a setting in a process of its own.
+      run: trains an experiment in a process of its own.
       resolution: the search stops when the answer is known to this part.
       first_guess: where the search of a later mode begins, over the first mode's answer.
       enough: where it ends, likewise: no larger sizes are tried.
     """
-    model = load(setting.model)
+    model = load(experiment.model)
     growth, rounded = model.GROWTH, getattr(model, "rounded", int)
     best: list[Row] = []
-    guess = getattr(setting.make_config(), growth)
+    guess = getattr(experiment.make_config(), growth)
     most = math.inf
 
     for mode in modes:
 
         def probe(value: int, mode: str = mode) -> Row:
-            changes = {**setting.changes, growth: rounded(value)}
-            return run(setting.in_mode(mode, changes, starts_on_host=True))
+            changes = {**experiment.changes, growth: rounded(value)}
+            return run(experiment.in_mode(mode, changes, starts_on_host=True))
 
         found = largest(probe, guess, resolution, most)
         if found is None:
-            best.append(Row(setting.model, mode, setting.limit, outcome="nothing trains"))
+            best.append(Row(experiment.model, mode, experiment.limit, outcome="nothing trains"))
             continue
         best.append(found)
         if mode == modes[0]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from models.bench.setting import Row
+from models.bench.experiment import Row
 
 
 def draw_rows(title: str, rows: Mapping[str, Row], path: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from absl import app, flags
 
-from models.bench.setting import MODES, Setting, load
+from models.bench.experiment import MODES, Experiment, load
 from models.bench.table import show_bytes, show_count
 from models.bench.train import limit_memory, train
 from tfmem.runtime import memory
@@ -30,7 +30,7 @@ def main(name: str) -> None:
 
 def _main(name: str) -> None:
     values = flags.FLAGS
-    setting = Setting(
+    experiment = Experiment(
         model=name,
         config=values.config,
         changes=config_changes(load(name).CONFIGS["small"]),
@@ -41,10 +41,10 @@ def _main(name: str) -> None:
         host_process=values.host_process,
         starts_on_host=values.starts_on_host,
     )
-    limit_memory(setting.limit)
-    if setting.limit:
+    limit_memory(experiment.limit)
+    if experiment.limit:
         memory.claim_memory()
-    row = train(setting, print)
+    row = train(experiment, print)
 
     print(f"outcome: {row.outcome}")
     if row.parameters is not None:

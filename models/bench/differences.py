@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from models.bench.setting import Row
+from models.bench.experiment import Row
 
 
 def difference(before: str, after: str) -> float | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.bench.setting import Row, Setting
+from models.bench.experiment import Experiment, Row
 from models.bench.table import show_bytes, show_difference, show_seconds, table
 
 _RISE = 1.1
@@ -19,8 +19,8 @@ _RISE = 1.1
 that the least peak itself is never enough."""
 
 
-Limited = Callable[[Setting, float], Setting]
-"""Gives a setting a budget in bytes, and a hard limit if it is to have one."""
+Limited = Callable[[Experiment, float], Experiment]
+"""Gives an experiment a budget in bytes, and a hard limit if it is to have one."""
 
 
 @dataclass(frozen=True)
@@ -39,82 +39,82 @@ class Point:
 
 
 def frontier(
-    setting: Setting,
+    experiment: Experiment,
     points: int,
-    run: Callable[[Setting], Row],
+    run: Callable[[Experiment], Row],
     compare: Callable[[Row, Row], float | None],
 ) -> Iterator[Point]:
     """Plain TensorFlow first, then budgets in equal steps from its peak to the least accepted.
 
     Args:
-      setting: the model, and the mode in which it is planned.
+      experiment: the model, and the mode in which it is planned.
       points: how many budgets.
-      run: trains a setting in a process of its own.
+      run: trains an experiment in a process of its own.
       compare: how far a row's losses are from another's.
     """
-    plain = run(dataclasses.replace(setting, mode="plain", host_process=False))
+    plain = run(dataclasses.replace(experiment, mode="plain", host_process=False))
     yield Point(plain.measured_peak_bytes or 0, plain, 0.0)
-    refused = run(dataclasses.replace(setting, budget=1))
+    refused = run(dataclasses.replace(experiment, budget=1))
     least, most = refused.least_bytes, plain.measured_peak_bytes
     if least is None or most is None:
         yield Point(1, refused, None)
         return
-    last = lowest(setting, least, most, run)
+    last = lowest(experiment, least, most, run)
     assert last.limit_bytes is not None
     for number in range(points - 1):
         budget = most - (most - last.limit_bytes) * number / max(1, points - 1)
-        row = started(within(setting, budget), run)
+        row = started(within(experiment, budget), run)
         yield Point(row.limit_bytes or 0, row, compare(plain, row))
     yield Point(last.limit_bytes, last, compare(plain, last))
 
 
-def within(setting: Setting, budget: float) -> Setting:
-    """The setting with a budget and a hard limit of that size, in whole MiB."""
+def within(experiment: Experiment, budget: float) -> Experiment:
+    """The experiment with a budget and a hard limit of that size, in whole MiB."""
     nbytes = -int(-budget // 2**20) * 2**20
-    return dataclasses.replace(setting, budget=nbytes, limit=nbytes)
+    return dataclasses.replace(experiment, budget=nbytes, limit=nbytes)
 
 
 def lowest(
-    setting: Setting,
+    experiment: Experiment,
     least: float,
     most: float,
-    run: Callable[[Setting], Row],
+    run: Callable[[Experiment], Row],
     limited: Limited = within,
 ) -> Row:
     """The row of the least budget that the planner accepts under a hard limit.
 
     Args:
-      setting: what is planned.
+      experiment: what is planned.
       least: the least peak that is reachable without a limit.
       most: where to stop.
-      run: trains a setting in a process of its own.
-      limited: gives a setting a budget and a limit.
+      run: trains an experiment in a process of its own.
+      limited: gives an experiment a budget and a limit.
     """
     least *= _RISE
-    row = run(limited(setting, least))
+    row = run(limited(experiment, least))
     while least < most:
-        if _has_no_room(setting, row):
-            setting = dataclasses.replace(setting, starts_on_host=True)
+        if _has_no_room(experiment, row):
+            experiment = dataclasses.replace(experiment, starts_on_host=True)
         elif row.least_bytes is not None:
             least = max(_RISE * least, row.least_bytes)
         else:
             break
-        row = run(limited(setting, least))
+        row = run(limited(experiment, least))
     return row
 
 
-def started(setting: Setting, run: Callable[[Setting], Row]) -> Row:
-    """The row of a setting; large variables that have no room are made on the host."""
-    row = run(setting)
-    if not _has_no_room(setting, row):
+def started(experiment: Experiment, run: Callable[[Experiment], Row]) -> Row:
+    """The row of an experiment; large variables that have no room are made on the host."""
+    row = run(experiment)
+    if not _has_no_room(experiment, row):
         return row
-    return run(dataclasses.replace(setting, starts_on_host=True))
+    return run(dataclasses.replace(experiment, starts_on_host=True))
 
 
-def _has_no_room(setting: Setting, row: Row) -> bool:
+def _has_no_room(experiment: Experiment, row: Row) -> bool:
     """Whether a run ended before it was planned, and variables could still go to a host."""
     was_planned = row.predicted_peak_bytes is not None or row.least_bytes is not None
-    could_go = setting.host_process and not setting.starts_on_host
+    could_go = experiment.host_process and not experiment.starts_on_host
     return could_go and not was_planned and not row.has_trained
 
 

@@ -24,6 +24,7 @@ from models.bench import overlap
 from models.bench.alone import run_alone
 from models.bench.capacity import capacity
 from models.bench.comparators import COMPARATORS
+from models.bench.experiment import Experiment, Row, load
 from models.bench.gpu_page import (
     AT_LIMIT,
     FREE,
@@ -36,7 +37,6 @@ from models.bench.gpu_page import (
     parts_of,
 )
 from models.bench.results import FIVE, reached
-from models.bench.setting import Row, Setting, load
 from models.bench.train import locked
 from tfmem.runtime.limited import run_limited
 
@@ -148,81 +148,82 @@ def _workers(run: GpuRun) -> int:
 def _jobs(run: GpuRun, notes: Notes) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "checks", lambda: _checks(notes)
     yield "overlap", lambda: _overlap(notes)
-    settings = [
-        Setting(model, run.config, steps=_STEPS, limit=run.limit, profile="measured",
+    experiments = [
+        Experiment(model, run.config, steps=_STEPS, limit=run.limit, profile="measured",
                 lock=run.lock)
         for model in FIVE
     ]  # fmt: skip
-    for setting in settings:
-        yield "five models", lambda one=setting: _parts(notes, one)
+    for experiment in experiments:
+        yield "five models", lambda one=experiment: _parts(notes, one)
     for name, mode in ((AT_LIMIT, "tfmem"), (PLAIN, "plain")):
-        for setting in settings:
-            yield "five models", _one(notes, setting.in_mode(mode), name)
+        for experiment in experiments:
+            yield "five models", _one(notes, experiment.in_mode(mode), name)
     for mode in LARGEST_MODES:
-        for setting in settings:
-            if setting.model in LARGEST:
-                yield "largest", lambda one=setting, mode=mode: _search(notes, one, mode)
+        for experiment in experiments:
+            if experiment.model in LARGEST:
+                yield "largest", lambda one=experiment, mode=mode: _search(notes, one, mode)
     others = [*POLICY.items(), *((name, name) for name in COMPARATORS)]
     for name, mode in others:
-        for setting in settings:
-            yield "five models", _one(notes, setting.in_mode(mode), name)
+        for experiment in experiments:
+            yield "five models", _one(notes, experiment.in_mode(mode), name)
 
 
-def _one(notes: Notes, setting: Setting, name: str) -> Callable[[], None]:
-    return lambda: _add(notes, "five models", setting.model, name, _run(notes, setting))
+def _one(notes: Notes, experiment: Experiment, name: str) -> Callable[[], None]:
+    return lambda: _add(notes, "five models", experiment.model, name, _run(notes, experiment))
 
 
 def _add(notes: Notes, section: str, model: str, name: str, row: Row) -> None:
     notes.add(section, name, dataclasses.asdict(row), model)
 
 
-def _run(notes: Notes, setting: Setting) -> Row:
-    """A setting in a process of its own, if there is time for it."""
+def _run(notes: Notes, experiment: Experiment) -> Row:
+    """An experiment in a process of its own, if there is time for it."""
     if notes.left < _LEAST_SECONDS:
-        return Row(setting.model, setting.mode, setting.limit, outcome=_NO_TIME)
-    row = run_alone(setting, gpu=notes.run.gpu, timeout=notes.left)
+        return Row(experiment.model, experiment.mode, experiment.limit, outcome=_NO_TIME)
+    row = run_alone(experiment, gpu=notes.run.gpu, timeout=notes.left)
     print(
-        f"  {setting.model} {setting.changes or ''} {setting.mode}: {row.outcome[:60]}", flush=True
+        f"  {experiment.model} {experiment.changes or ''} {experiment.mode}: {row.outcome[:60]}",
+        flush=True,
     )
     return row
 
 
-def _parts(notes: Notes, setting: Setting) -> None:
+def _parts(notes: Notes, experiment: Experiment) -> None:
     """Plain TensorFlow without a limit, then tfmem in parts of what that took."""
-    free = _run(notes, dataclasses.replace(setting, limit=None))
-    _add(notes, "five models", setting.model, FREE, free)
+    free = _run(notes, dataclasses.replace(experiment, limit=None))
+    _add(notes, "five models", experiment.model, FREE, free)
     if not free.measured_peak_bytes:
         return
-    for name, part in parts_of(setting.model).items():
+    for name, part in parts_of(experiment.model).items():
         row = reached(
-            setting.in_mode("tfmem"),
+            experiment.in_mode("tfmem"),
             part * free.measured_peak_bytes,
             lambda one: _run(notes, one),
             lambda one, budget: dataclasses.replace(one, budget=int(budget)),
         )
-        _add(notes, "five models", setting.model, name, row)
+        _add(notes, "five models", experiment.model, name, row)
 
 
-def _search(notes: Notes, setting: Setting, mode: str) -> None:
+def _search(notes: Notes, experiment: Experiment, mode: str) -> None:
     """The largest size of a model that trains under the limit, as far as time allows."""
-    growth = load(setting.model).GROWTH
-    _, guess, times = LARGEST[setting.model]
+    growth = load(experiment.model).GROWTH
+    _, guess, times = LARGEST[experiment.model]
     if notes.run.config != "published":
-        guess = getattr(setting.make_config(), growth)
+        guess = getattr(experiment.make_config(), growth)
     start = dataclasses.replace(
-        setting, changes={growth: guess * (times if mode == "tfmem" else 1)}
+        experiment, changes={growth: guess * (times if mode == "tfmem" else 1)}
     )
 
-    def run(one: Setting) -> Row:
+    def run(one: Experiment) -> Row:
         row = _run(notes, one)
-        best = notes.rows.get(("largest", setting.model, mode))
+        best = notes.rows.get(("largest", experiment.model, mode))
         if row.has_trained and (best is None or best.config[growth] < row.config[growth]):
-            _add(notes, "largest", setting.model, mode, row)  # at once: the search may not end
+            _add(notes, "largest", experiment.model, mode, row)  # at once: the search may not end
         return row
 
     (found,) = capacity(start, (mode,), run, resolution=_RESOLUTION, first_guess=1.0)
     if not found.has_trained and notes.left > _LEAST_SECONDS:
-        _add(notes, "largest", setting.model, mode, found)
+        _add(notes, "largest", experiment.model, mode, found)
 
 
 def _checks(notes: Notes) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from models.bench import overlap, published
 from models.bench.comparators import COMPARATORS
+from models.bench.experiment import Row, load
 from models.bench.results import FIVE, QUARTER, gain, place_and_versions
-from models.bench.setting import Row, load
 from models.bench.table import (
     markdown,
     show_bytes,

@@ -9,7 +9,7 @@ from pathlib import Path
 from models.bench import published
 from models.bench.capacity import capacity
 from models.bench.differences import loss_difference
-from models.bench.setting import Row, Setting
+from models.bench.experiment import Experiment, Row
 from models.bench.table import (
     markdown,
     show_bytes,
@@ -19,15 +19,15 @@ from models.bench.table import (
     show_seconds,
 )
 
-Run = Callable[[Setting], Row]
+Run = Callable[[Experiment], Row]
 
 MB = 10**6
 
 
 def largest_moe(run: Run, folder: Path) -> str:
     """The largest MoE transformer under a limit, plain and with tfmem."""
-    setting = Setting("moe_transformer", limit=600 * MB, steps=3)
-    rows, said = _capacity(setting, run, resolution=0.15, times=48)
+    experiment = Experiment("moe_transformer", limit=600 * MB, steps=3)
+    rows, said = _capacity(experiment, run, resolution=0.15, times=48)
     return f"{_capacity_table(rows, 'experts', published.LARGEST_MOE)}\n\n{said}"
 
 
@@ -36,25 +36,25 @@ def deepest_resnet(run: Run, folder: Path) -> str:
     parts = []
     for batch, known in published.DEEPEST_RESNET.items():
         changes = {"batch": batch, "side": 128, "width": 8, "depth": 50}
-        setting = Setting("resnet", changes=changes, limit=75 * MB, steps=3)
-        rows, said = _capacity(setting, run, resolution=0.3, times=9)
+        experiment = Experiment("resnet", changes=changes, limit=75 * MB, steps=3)
+        rows, said = _capacity(experiment, run, resolution=0.3, times=9)
         parts.append(f"### Batch {batch}\n\n{_capacity_table(rows, 'depth', known)}\n\n{said}")
     return "\n\n".join(parts)
 
 
 def longest_deepspeech(run: Run, folder: Path) -> str:
     """The longest DeepSpeech under a limit, and the step time by length."""
-    setting = Setting("deepspeech", changes={"length": 48}, limit=250 * MB, steps=4)
-    rows, said = _capacity(setting, run, resolution=0.15, times=4)
+    experiment = Experiment("deepspeech", changes={"length": 48}, limit=250 * MB, steps=4)
+    rows, said = _capacity(experiment, run, resolution=0.15, times=4)
     parts = [_capacity_table(rows, "length", published.LONGEST_DEEPSPEECH), said]
     if not all(row.has_trained for row in rows):
         return "\n\n".join(parts)
     most, longest = (row.config["length"] for row in rows)
     lines = []
     for length in (most // 2, most, longest):
-        at = setting.changes | {"length": length}
-        ours = run(setting.in_mode("tfmem", at, starts_on_host=True)).step_seconds
-        plain = run(setting.in_mode("plain", at)).step_seconds if length <= most else None
+        at = experiment.changes | {"length": length}
+        ours = run(experiment.in_mode("tfmem", at, starts_on_host=True)).step_seconds
+        plain = run(experiment.in_mode("plain", at)).step_seconds if length <= most else None
         per_frame = [f"{1e3 * step / length:.2f} ms" if step else "-" for step in (plain, ours)]
         lines.append([str(length), show_seconds(plain), show_seconds(ours), *per_frame])
     header = ["frames", "plain, a step", "tfmem, a step", "plain, a frame", "tfmem, a frame"]
@@ -69,9 +69,9 @@ def longest_deepspeech(run: Run, folder: Path) -> str:
 def distributed_moe(run: Run, folder: Path) -> str:
     """The MoE transformer spread over local servers, each with a limit; and whether it is equal."""
     changes = {"layers": 2, "batch": 4, "split": 8, "experts": 16}
-    setting = Setting("moe_transformer", changes=changes, limit=64 * MB, steps=2, machines=4)
-    rows, said = _capacity(setting, run, resolution=0.5, times=20)
-    most = dataclasses.replace(setting, machines=16)
+    experiment = Experiment("moe_transformer", changes=changes, limit=64 * MB, steps=2, machines=4)
+    rows, said = _capacity(experiment, run, resolution=0.5, times=20)
+    most = dataclasses.replace(experiment, machines=16)
     more = capacity(most, ("plain",), run, resolution=0.5, first_guess=1.0)
     names = (
         "plain TensorFlow, 4 servers",
@@ -85,14 +85,14 @@ def distributed_moe(run: Run, folder: Path) -> str:
         for name, row, known in zip(names, (*rows, *more), published.DISTRIBUTED_MOE, strict=True)
     ]  # fmt: skip
     header = ["", "experts", "parameters", "ratio", "published", "largest peak", "step", "outcome"]
-    limit = f"Limit of a server: {show_bytes(setting.limit)}. {said}"
-    return "\n\n".join([markdown(header, lines), limit, _equality(setting, run)])
+    limit = f"Limit of a server: {show_bytes(experiment.limit)}. {said}"
+    return "\n\n".join([markdown(header, lines), limit, _equality(experiment, run)])
 
 
-def _equality(setting: Setting, run: Run) -> str:
+def _equality(experiment: Experiment, run: Run) -> str:
     """Losses of a small model in one process and on four servers."""
     small = dataclasses.replace(
-        setting, changes=setting.changes | {"experts": 8, "split": 2}, limit=None, steps=6
+        experiment, changes=experiment.changes | {"experts": 8, "split": 2}, limit=None, steps=6
     )
     alone = run(dataclasses.replace(small, machines=0))
     plain = run(small)
@@ -108,12 +108,12 @@ def _equality(setting: Setting, run: Run) -> str:
 
 
 def _capacity(
-    setting: Setting, run: Run, *, resolution: float, times: int
+    experiment: Experiment, run: Run, *, resolution: float, times: int
 ) -> tuple[list[Row], str]:
     """The largest sizes, plain and with tfmem; and where the second search ends."""
     modes = ("plain", "tfmem")
     rows = capacity(
-        setting, modes, run, resolution=resolution, first_guess=1.05 * times, enough=times
+        experiment, modes, run, resolution=resolution, first_guess=1.05 * times, enough=times
     )
     said = (
         f"Sizes are searched to {resolution:.0%}; the search ends where {times} times plain's "

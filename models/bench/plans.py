@@ -80,7 +80,7 @@ def _step(model: str) -> tuple[Any, tuple[Any, ...]]:
     """A traced train step, and a batch for it."""
     import tensorflow as tf
 
-    from models.bench.setting import load
+    from models.bench.experiment import load
 
     if model == "loop":
         return _loop(), (tf.ones([256, 64]),)

@@ -25,6 +25,7 @@ from models.bench.book import Book
 from models.bench.charts import draw_rows
 from models.bench.comparators import COMPARATORS
 from models.bench.differences import loss_difference
+from models.bench.experiment import Experiment, Row
 from models.bench.frontier import Limited, lowest, started, within
 from models.bench.largest import (
     Run,
@@ -33,7 +34,6 @@ from models.bench.largest import (
     largest_moe,
     longest_deepspeech,
 )
-from models.bench.setting import Row, Setting
 from models.bench.table import (
     markdown,
     show_bytes,
@@ -57,8 +57,8 @@ _ABOVE_LEAST = 1.05
 _ROOM = 1.25
 """The hard limit over a budget."""
 
-_TURNS = 3
-"""Runs in turn that two settings' step times are compared by."""
+_REPETITIONS = 3
+"""Runs in turn that two experiments' step times are compared by."""
 
 _SHARE, _SAME = "a quarter of plain's peak", "tfmem, the least of the others' peaks"
 
@@ -95,29 +95,29 @@ def _together(best: dict[str, tuple[float, float]]) -> str:
     header = ["", "times less memory", "times plain's step", "published", "published"]
     said = (
         "tfmem under a quarter of plain TensorFlow's peak, or the least it accepts; step times are "
-        f"medians of {_TURNS} runs of each, in turn."
+        f"medians of {_REPETITIONS} runs of each, in turn."
     )
     return f"### All five\n\n{said}\n\n{markdown(header, cells)}"
 
 
 def _variants(model: str, run: Run) -> dict[str, Row]:
     """Rows of one model by what was done."""
-    setting = Setting(model, steps=_STEPS)
-    rows = {_PLAIN: run(setting)}
-    if hasattr(setting.make_config(), "library"):
-        rows[_KERAS] = run(dataclasses.replace(setting, changes={"library": "keras"}))
+    experiment = Experiment(model, steps=_STEPS)
+    rows = {_PLAIN: run(experiment)}
+    if hasattr(experiment.make_config(), "library"):
+        rows[_KERAS] = run(dataclasses.replace(experiment, changes={"library": "keras"}))
     for mode, meaning in COMPARATORS.items():
-        rows[meaning] = run(dataclasses.replace(setting, mode=mode))
+        rows[meaning] = run(dataclasses.replace(experiment, mode=mode))
     for name, mode in published.POLICY.items():
-        rows[f"{_POLICY}: {name}"] = run(setting.in_mode(mode))
+        rows[f"{_POLICY}: {name}"] = run(experiment.in_mode(mode))
     most = rows[_PLAIN].measured_peak_bytes
     if most is None:
         return rows
-    recomputed = dataclasses.replace(setting, mode="recompute")
+    recomputed = dataclasses.replace(experiment, mode="recompute")
     rows[f"tfmem, order and recomputation, {_SHARE}"] = reached(
         recomputed, QUARTER * most, run, _roomy
     )
-    ours = setting.in_mode("tfmem")
+    ours = experiment.in_mode("tfmem")
     refused = run(dataclasses.replace(ours, budget=1))
     if refused.least_bytes is None:
         rows["tfmem, least budget"] = refused
@@ -126,36 +126,36 @@ def _variants(model: str, run: Run) -> dict[str, Row]:
     rival = _rival(rows)
     if rival:
         name, row = rival
-        other = dataclasses.replace(setting, mode=row.mode)
+        other = dataclasses.replace(experiment, mode=row.mode)
         known = max(row.measured_peak_bytes or 0, least.limit_bytes or 0)
         rows[name], rows[_SAME] = _in_turn(other, within(ours, known), run)
     budget = max(QUARTER * most, _ABOVE_LEAST * refused.least_bytes)
-    rows[_PLAIN], rows[f"tfmem, {_SHARE}"] = _in_turn(setting, _roomy(ours, budget), run)
+    rows[_PLAIN], rows[f"tfmem, {_SHARE}"] = _in_turn(experiment, _roomy(ours, budget), run)
     rows["tfmem, least budget"] = least
     return rows
 
 
-def reached(setting: Setting, budget: float, run: Run, limited: Limited) -> Row:
+def reached(experiment: Experiment, budget: float, run: Run, limited: Limited) -> Row:
     """The row of a budget; if that is refused, of the least that is accepted.
 
     Args:
-      setting: what is planned.
+      experiment: what is planned.
       budget: bytes asked for first.
-      run: trains a setting in a process of its own.
-      limited: gives a setting a budget, and a limit if it is to have one.
+      run: trains an experiment in a process of its own.
+      limited: gives an experiment a budget, and a limit if it is to have one.
     """
-    row = run(limited(setting, budget))
+    row = run(limited(experiment, budget))
     if row.least_bytes is None:
         return row
-    return run(limited(setting, _ABOVE_LEAST * row.least_bytes))
+    return run(limited(experiment, _ABOVE_LEAST * row.least_bytes))
 
 
-def _in_turn(one: Setting, other: Setting, run: Run) -> list[Row]:
-    """The rows of two settings that are run in turn, with the medians of their step times."""
+def _in_turn(one: Experiment, other: Experiment, run: Run) -> list[Row]:
+    """The rows of two experiments that are run in turn, with the medians of their step times."""
     turns: list[list[Row]] = [[], []]
-    for turn in range(1, _TURNS + 1):
-        for rows, setting in zip(turns, (one, other), strict=True):
-            rows.append(started(dataclasses.replace(setting, turn=turn), run))
+    for repetition in range(1, _REPETITIONS + 1):
+        for rows, experiment in zip(turns, (one, other), strict=True):
+            rows.append(started(dataclasses.replace(experiment, repetition=repetition), run))
     return [median(rows) for rows in turns]
 
 
@@ -167,9 +167,9 @@ def median(rows: Sequence[Row]) -> Row:
     )
 
 
-def _roomy(setting: Setting, budget: float) -> Setting:
-    """The setting with a budget, under a hard limit that leaves room for holes between tensors."""
-    return dataclasses.replace(within(setting, _ROOM * budget), budget=int(budget))
+def _roomy(experiment: Experiment, budget: float) -> Experiment:
+    """The experiment with a budget, under a hard limit with room for holes between tensors."""
+    return dataclasses.replace(within(experiment, _ROOM * budget), budget=int(budget))
 
 
 def _rival(rows: dict[str, Row]) -> tuple[str, Row] | None:
@@ -260,7 +260,7 @@ def write(book: Book, folder: Path, path: Path, only: Sequence[str] = ()) -> Non
     """Measures the sections that are asked for (all by default) and writes RESULTS.md.
 
     Args:
-      book: gives the row of a setting.
+      book: gives the row of an experiment.
       folder: takes the pictures.
       path: of RESULTS.md.
       only: titles of sections; () for all.

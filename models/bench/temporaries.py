@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 import tfmem
-from models.bench.setting import Setting, load
+from models.bench.experiment import Experiment, load
 from models.bench.table import show_bytes, show_seconds, table
 from models.bench.train import describe
 from tfmem.runtime import devices, memory
@@ -42,20 +42,20 @@ class Variant:
     plan: tfmem.Plan | None = None
 
 
-def temporaries(setting: Setting, ratios: Sequence[float], rounds: int) -> list[Variant]:
+def temporaries(experiment: Experiment, ratios: Sequence[float], rounds: int) -> list[Variant]:
     """Plain TensorFlow first; by hand, if the model can; tfmem for so many times fewer bytes.
 
     And tfmem for as few bytes as by hand.
     """
     made: dict[str, Callable[..., Any]] = {}
-    task = load(setting.model).build(setting.make_config())
+    task = load(experiment.model).build(experiment.make_config())
     batch = next(iter(task.batches))
     made["plain"] = tf.function(task.step)
     device = devices.scarce()
     whole = _bytes_above(made["plain"], batch, device)
-    if hasattr(setting.make_config(), _BY_HAND):
-        by_hand = dataclasses.replace(setting, changes={**setting.changes, _BY_HAND: 1})
-        other = load(setting.model).build(by_hand.make_config())
+    if hasattr(experiment.make_config(), _BY_HAND):
+        by_hand = dataclasses.replace(experiment, changes={**experiment.changes, _BY_HAND: 1})
+        other = load(experiment.model).build(by_hand.make_config())
         made["tf.recompute_grad by hand"] = tf.function(other.step)
         least = _bytes_above(made["tf.recompute_grad by hand"], batch, device)
         ratios = (*ratios, whole / least)

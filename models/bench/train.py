@@ -24,7 +24,7 @@ import tensorflow as tf
 import tfmem
 from models.bench.cluster import cluster
 from models.bench.comparators import COMPARATORS, CannotRun, changed, prepare
-from models.bench.setting import PLANNED, TECHNIQUES, Row, Setting, Step, load
+from models.bench.experiment import PLANNED, TECHNIQUES, Experiment, Row, Step, load
 from models.zoo.task import Task
 from tfmem.errors import BudgetError, Error
 from tfmem.graph import device_names
@@ -47,18 +47,18 @@ def limit_memory(nbytes: int | None) -> None:
         os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = str(nbytes // 2**20)
 
 
-def train(setting: Setting, on_step: OnStep | None = None) -> Row:
+def train(experiment: Experiment, on_step: OnStep | None = None) -> Row:
     """Trains; whatever goes wrong is told in the row's outcome.
 
     Args:
-      setting: what and how.
+      experiment: what and how.
       on_step: called after each step.
     """
-    row = Row(setting.model, setting.mode, setting.limit, config=dict(setting.changes))
+    row = Row(experiment.model, experiment.mode, experiment.limit, config=dict(experiment.changes))
     progress: dict[str, Any] = {"losses": [], "seconds": []}
     try:
         with contextlib.ExitStack() as stack:
-            _train(setting, progress, stack, on_step)
+            _train(experiment, progress, stack, on_step)
     except Exception as error:
         least = error.least_bytes if isinstance(error, BudgetError) else None
         row = dataclasses.replace(row, outcome=describe(error), least_bytes=least)
@@ -67,7 +67,9 @@ def train(setting: Setting, on_step: OnStep | None = None) -> Row:
     row = dataclasses.replace(
         row,
         losses=tuple(losses),
-        step_seconds=statistics.median(seconds[setting.warm_up :] or seconds) if seconds else None,
+        step_seconds=statistics.median(seconds[experiment.warm_up :] or seconds)
+        if seconds
+        else None,
         **progress,
     )
     if row.has_trained and not all(map(math.isfinite, losses)):
@@ -75,9 +77,9 @@ def train(setting: Setting, on_step: OnStep | None = None) -> Row:
     return row
 
 
-def train_alone(setting: dict[str, Any]) -> dict[str, Any]:
-    """`train` for another process to call: fields of a `Setting` in, fields of the `Row` out."""
-    made = Setting(**setting)
+def train_alone(experiment: dict[str, Any]) -> dict[str, Any]:
+    """`train` for another process to call: fields of a `Experiment` in, fields of the `Row` out."""
+    made = Experiment(**experiment)
     if not made.log:
         return dataclasses.asdict(train(made))
     with open(made.log, "w", encoding="utf-8") as log:
@@ -85,25 +87,25 @@ def train_alone(setting: dict[str, Any]) -> dict[str, Any]:
 
 
 def _train(
-    setting: Setting,
+    experiment: Experiment,
     progress: dict[str, Any],
     stack: contextlib.ExitStack,
     on_step: OnStep | None,
 ) -> None:
-    tiers = _start(setting, stack)
-    task = _build(setting, tiers)
+    tiers = _start(experiment, stack)
+    task = _build(experiment, tiers)
     progress |= {"parameters": task.parameters, "tokens": task.tokens}
     batches = iter(task.batches)
     batch = next(batches)
-    step, plan = _prepare(setting, task, batch, tiers)
+    step, plan = _prepare(experiment, task, batch, tiers)
     if plan is not None:
         progress |= _predictions(plan)
 
-    stack.enter_context(locked(setting.lock))
+    stack.enter_context(locked(experiment.lock))
     tiers.reset()
-    if setting.report and isinstance(step, tfmem.Optimized):
-        stack.callback(_write_report, step, batch, setting.report)
-    for number in range(1, setting.steps + 1):
+    if experiment.report and isinstance(step, tfmem.Optimized):
+        stack.callback(_write_report, step, batch, experiment.report)
+    for number in range(1, experiment.steps + 1):
         start = time.perf_counter()
         loss = float(step(*batch))
         seconds = time.perf_counter() - start
@@ -113,13 +115,15 @@ def _train(
         if on_step:
             on_step(Step(number, loss, seconds, task.tokens))
         batch = next(batches)
-        if number == setting.warm_up < setting.steps and (tiers.is_gpu or setting.warm_up > 1):
+        if number == experiment.warm_up < experiment.steps and (
+            tiers.is_gpu or experiment.warm_up > 1
+        ):
             tiers.reset()
     if isinstance(step, tfmem.Optimized):
         progress |= _predictions(step.plans[-1])
 
-    if setting.save:
-        np.savez(setting.save, **{f"{i:04d}": v.numpy() for i, v in enumerate(task.variables)})
+    if experiment.save:
+        np.savez(experiment.save, **{f"{i:04d}": v.numpy() for i, v in enumerate(task.variables)})
 
 
 @contextlib.contextmanager
@@ -141,16 +145,16 @@ def _write_report(step: tfmem.Optimized, batch: tuple[tf.Tensor, ...], path: str
         Path(path).write_text(report.to_json(), encoding="utf-8")
 
 
-def alternate(setting: Setting, modes: Sequence[str], rounds: int) -> dict[str, list[float]]:
+def alternate(experiment: Experiment, modes: Sequence[str], rounds: int) -> dict[str, list[float]]:
     """Seconds of `rounds` steps in each mode, taken in turn, so that load falls on all alike.
 
     All modes train the same variables in this process, so none may place them elsewhere.
     """
     with contextlib.ExitStack() as stack:
-        tiers = _start(setting, stack)
-        task = _build(setting, tiers)
+        tiers = _start(experiment, stack)
+        task = _build(experiment, tiers)
         batch = next(iter(task.batches))
-        prepared = [dataclasses.replace(setting, mode=mode) for mode in modes]
+        prepared = [dataclasses.replace(experiment, mode=mode) for mode in modes]
         steps = {one.mode: _prepare(one, task, batch, tiers)[0] for one in prepared}
         seconds: dict[str, list[float]] = {mode: [] for mode in steps}
         for number in range(rounds + 1):
@@ -181,15 +185,17 @@ class Tiers:
     is_gpu: bool = False
 
 
-def _start(setting: Setting, stack: contextlib.ExitStack) -> Tiers:
-    """Starts what a setting needs beside this process."""
-    if setting.machines:
-        made = stack.enter_context(cluster(setting.machines, setting.limit, setting.host_process))
+def _start(experiment: Experiment, stack: contextlib.ExitStack) -> Tiers:
+    """Starts what an experiment needs beside this process."""
+    if experiment.machines:
+        made = stack.enter_context(
+            cluster(experiment.machines, experiment.limit, experiment.host_process)
+        )
         hosts = [process.device for process in made.hosts]
         workers = [process.device for process in made.workers]
         return Tiers(workers, hosts or None, made.reset, lambda: made.peak_bytes)
     host = None
-    if setting.host_process and not tf.config.list_logical_devices("GPU"):
+    if experiment.host_process and not tf.config.list_logical_devices("GPU"):
         host = stack.enter_context(tfmem.host_process())
     device = devices.scarce()
     return Tiers(
@@ -201,38 +207,38 @@ def _start(setting: Setting, stack: contextlib.ExitStack) -> Tiers:
     )
 
 
-def _build(setting: Setting, tiers: Tiers) -> Task:
-    config = changed(setting.mode, setting.make_config())
-    if setting.machines:
-        starts = int(setting.starts_on_host)
-        config = dataclasses.replace(config, machines=setting.machines, on_hosts=starts)
+def _build(experiment: Experiment, tiers: Tiers) -> Task:
+    config = changed(experiment.mode, experiment.make_config())
+    if experiment.machines:
+        starts = int(experiment.starts_on_host)
+        config = dataclasses.replace(config, machines=experiment.machines, on_hosts=starts)
     has_host = tiers.is_gpu or tiers.host
-    on_host = setting.starts_on_host and has_host and not setting.machines
+    on_host = experiment.starts_on_host and has_host and not experiment.machines
     with tfmem.host_variables() if on_host else contextlib.nullcontext():
-        return load(setting.model).build(config)
+        return load(experiment.model).build(config)
 
 
 def _prepare(
-    setting: Setting, task: Task, batch: tuple[tf.Tensor, ...], tiers: Tiers
+    experiment: Experiment, task: Task, batch: tuple[tf.Tensor, ...], tiers: Tiers
 ) -> tuple[Callable[..., tf.Tensor], tfmem.Plan | None]:
     """The step as a function that is ready to run, and its plan."""
     function = tf.function(task.step)
-    if setting.mode == "plain":
+    if experiment.mode == "plain":
         return function.get_concrete_function(*batch), None
-    if setting.mode in COMPARATORS:
-        return prepare(setting.mode, task, batch), None
-    is_planned = setting.mode in PLANNED
-    limit = setting.limit if is_planned else None
-    if limit and setting.machines:  # whose allocators' holes are not known here
+    if experiment.mode in COMPARATORS:
+        return prepare(experiment.mode, task, batch), None
+    is_planned = experiment.mode in PLANNED
+    limit = experiment.limit if is_planned else None
+    if limit and experiment.machines:  # whose allocators' holes are not known here
         limit = int(_FILLED * limit)
     optimized = tfmem.optimize(
         function,
-        budget=setting.budget or limit,
+        budget=experiment.budget or limit,
         device=tiers.device,
         host=tiers.host,
-        techniques=TECHNIQUES[setting.mode],
+        techniques=TECHNIQUES[experiment.mode],
         strategy=None if is_planned else tfmem.TensorFlowMem(),
-        profile=setting.profile,
+        profile=experiment.profile,
     )
     optimized.get_concrete_function(*batch)
     return optimized, optimized.plans[-1]

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.eager import context as eager_context
 
-from models.bench.setting import load
+from models.bench.experiment import load
 from tests.support.captures import LOCAL, captured_from, only
 from tests.support.functions import CASES, matrix
 from tfmem.bridge.calls import flat_arguments

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 
 import tfmem
-from models.bench.setting import load
+from models.bench.experiment import load
 from models.zoo.task import Task
 from tfmem.runtime import memory
 

@@ -16,12 +16,12 @@ from models.bench import __main__ as bench
 from models.bench import table, train
 from models.bench.book import Book
 from models.bench.capacity import largest
+from models.bench.experiment import Experiment, Row
 from models.bench.frontier import lowest, started
-from models.bench.setting import Row, Setting
 
 
 def test_train_reports_what_went_wrong_as_the_outcome():
-    row = train.train(Setting("lstm", changes={"batch": -1}))
+    row = train.train(Experiment("lstm", changes={"batch": -1}))
     assert row.outcome.startswith("error: ")
     assert not row.has_trained
 
@@ -71,34 +71,38 @@ def test_a_row_is_one_line_of_json_with_the_named_fields():
 def test_a_book_runs_each_setting_once_and_goes_on_after_an_interruption(tmp_path):
     made = []
 
-    def run(setting: Setting) -> Row:
-        made.append(setting.mode)
-        return Row(setting.model, setting.mode, losses=(1.0, 0.5))
+    def run(experiment: Experiment) -> Row:
+        made.append(experiment.mode)
+        return Row(experiment.model, experiment.mode, losses=(1.0, 0.5))
 
     path = tmp_path / "folder" / "rows.jsonl"
-    settings = [Setting("lstm", mode=mode) for mode in ("plain", "order", "plain")]
-    first = [Book(path, run)(setting) for setting in settings]
+    experiments = [Experiment("lstm", mode=mode) for mode in ("plain", "order", "plain")]
+    first = [Book(path, run)(experiment) for experiment in experiments]
     assert made == ["plain", "order"]
     path.write_text(path.read_text()[:-20])
     again = Book(path, run)
-    assert [again(setting).mode for setting in settings] == [row.mode for row in first]
+    assert [again(experiment).mode for experiment in experiments] == [row.mode for row in first]
     assert made == ["plain", "order", "order"]
     assert len(path.read_text().splitlines()) == 3
-    assert [Book(path, run)(setting).mode for setting in settings] == ["plain", "order", "plain"]
+    assert [Book(path, run)(experiment).mode for experiment in experiments] == [
+        "plain",
+        "order",
+        "plain",
+    ]
     assert made == ["plain", "order", "order"]
 
 
 def test_a_book_counts_the_seconds_of_rows_that_were_made_earlier_once(tmp_path):
-    def run(setting: Setting) -> Row:
+    def run(experiment: Experiment) -> Row:
         time.sleep(0.05)
-        return Row(setting.model, setting.mode)
+        return Row(experiment.model, experiment.mode)
 
     first = Book(tmp_path / "rows.jsonl", run)
-    first(Setting("lstm"))
+    first(Experiment("lstm"))
     again = Book(tmp_path / "rows.jsonl", run)
     assert again.spent == 0.0
     for _ in range(2):
-        again(Setting("lstm"))
+        again(Experiment("lstm"))
     assert again.made == 0
     assert again.spent == pytest.approx(first.spent, abs=1e-3)
     assert again.spent >= 0.05
@@ -107,36 +111,36 @@ def test_a_book_counts_the_seconds_of_rows_that_were_made_earlier_once(tmp_path)
 def test_the_least_budget_is_found_from_below():
     asked = []
 
-    def run(setting: Setting) -> Row:
-        asked.append(setting.budget)
-        assert setting.budget == setting.limit
-        least = None if setting.budget >= 120 * 2**20 else 110 * 2**20
-        return Row("m", "tfmem", setting.limit, least_bytes=least)
+    def run(experiment: Experiment) -> Row:
+        asked.append(experiment.budget)
+        assert experiment.budget == experiment.limit
+        least = None if experiment.budget >= 120 * 2**20 else 110 * 2**20
+        return Row("m", "tfmem", experiment.limit, least_bytes=least)
 
-    found = lowest(Setting("m", mode="tfmem"), 100 * 2**20, 500 * 2**20, run)
+    found = lowest(Experiment("m", mode="tfmem"), 100 * 2**20, 500 * 2**20, run)
     assert found.limit_bytes == asked[-1] >= 120 * 2**20 > asked[-2]
 
 
 def test_variables_that_have_no_room_begin_on_the_host():
     asked = []
 
-    def run(setting: Setting) -> Row:
-        asked.append(setting.starts_on_host)
-        if not setting.starts_on_host:
+    def run(experiment: Experiment) -> Row:
+        asked.append(experiment.starts_on_host)
+        if not experiment.starts_on_host:
             return Row("m", "tfmem", outcome="out of memory")
-        least = None if setting.budget >= 120 * 2**20 else 110 * 2**20
-        return Row("m", "tfmem", setting.limit, 1, 1, least_bytes=least)
+        least = None if experiment.budget >= 120 * 2**20 else 110 * 2**20
+        return Row("m", "tfmem", experiment.limit, 1, 1, least_bytes=least)
 
-    setting = Setting("m", budget=130 * 2**20).in_mode("tfmem")
-    assert started(setting, run).has_trained
-    lowest(setting, 100 * 2**20, 500 * 2**20, run)
+    experiment = Experiment("m", budget=130 * 2**20).in_mode("tfmem")
+    assert started(experiment, run).has_trained
+    lowest(experiment, 100 * 2**20, 500 * 2**20, run)
     assert asked == [False, True, False, True, True]
-    alone = dataclasses.replace(setting, host_process=False)
+    alone = dataclasses.replace(experiment, host_process=False)
     assert not started(alone, run).has_trained
 
 
 def test_a_comparator_that_cannot_run_says_why():
-    row = train.train(Setting("convnet", mode="recompute_grad"))
+    row = train.train(Experiment("convnet", mode="recompute_grad"))
     assert row.outcome.startswith("cannot run: the model has no blocks")
 
 

@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from models.bench import gpu, gpu_page
+from models.bench.experiment import Experiment, Row, load
 from models.bench.results import FIVE
-from models.bench.setting import Row, Setting, load
 from tests.children.gpu import CHECKS
 from tfmem.runtime.limited import run_limited
 
@@ -42,21 +42,21 @@ def run(name: str, gpu: bool) -> None:
 # --- the command
 
 
-def fake(setting: Setting, *, gpu: bool, timeout: float) -> Row:
+def fake(experiment: Experiment, *, gpu: bool, timeout: float) -> Row:
     """A model of 16 GB at its usual size; tfmem trains up to 640 GB, plain up to its limit."""
     assert 0 < timeout <= 60
-    model = load(setting.model)
-    usual = getattr(model.CONFIGS[setting.config], model.GROWTH)
-    size = setting.changes.get(model.GROWTH, usual) / usual
+    model = load(experiment.model)
+    usual = getattr(model.CONFIGS[experiment.config], model.GROWTH)
+    size = experiment.changes.get(model.GROWTH, usual) / usual
     need = int(16e9 * size)
-    row = Row(setting.model, setting.mode, setting.limit, config=setting.changes,
+    row = Row(experiment.model, experiment.mode, experiment.limit, config=experiment.changes,
               parameters=int(1e9 * size), tokens=1000)  # fmt: skip
-    if setting.mode == "tfmem" and need <= 640e9:
-        peak = min(need, setting.budget or setting.limit)
+    if experiment.mode == "tfmem" and need <= 640e9:
+        peak = min(need, experiment.budget or experiment.limit)
         times = 1.0 + 0.1 * (need > peak) + 0.5 * size
         return dataclasses.replace(row, measured_peak_bytes=peak, predicted_peak_bytes=peak,
                                    step_seconds=times, predicted_seconds=1.1 * times)  # fmt: skip
-    if setting.limit and need > setting.limit:
+    if experiment.limit and need > experiment.limit:
         return dataclasses.replace(row, outcome="out of memory")
     return dataclasses.replace(row, measured_peak_bytes=need, step_seconds=1.5 * size)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from models.bench import comparators
 from models.bench.alone import run_alone
-from models.bench.setting import Row, Setting
+from models.bench.experiment import Experiment, Row
 from models.data import images, speech, text
 from models.zoo import convnet, deepspeech, lstm, moe_transformer, resnet, transformer, wgan_gp
 from models.zoo.adafactor import Adafactor
@@ -161,10 +161,10 @@ def test_a_model_spread_over_machines_gives_the_same_losses_within_the_budget():
     """Two servers with a host each, against the same model in one process."""
 
     def run(**changes) -> Row:
-        return run_alone(dataclasses.replace(setting, **changes), gpu=False, timeout=240)
+        return run_alone(dataclasses.replace(experiment, **changes), gpu=False, timeout=240)
 
     sizes = TINY | {"d_model": 64, "hidden": 256, "length": 64, "experts": 6, "split": 2}
-    setting = Setting("moe_transformer", changes=sizes, steps=4)
+    experiment = Experiment("moe_transformer", changes=sizes, steps=4)
     alone, plain = run(), run(machines=2)
     budget = int(0.6 * plain.measured_peak_bytes)
     planned = run(machines=2, mode="tfmem", host_process=True, budget=budget)

@@ -1,4 +1,4 @@
-"""What to train and how, a `Setting`, and what came of it, a `Row`."""
+"""What to train and how, a `Experiment`, and what came of it, a `Row`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Experiment:
     """What to train, and how.
 
     Attributes:
@@ -115,7 +115,7 @@ class Setting:
       report: path of a file that takes the report of a planned run, a page if it ends in .html and
         JSON otherwise.
       log: path of a file that takes a line about each step; "" for none.
-      turn: which of several equal runs this is.
+      repetition: which of several equal runs this is.
       profile: as of `tfmem.optimize`, for planned modes.
       lock: path of a file that is locked while steps are made, so that runs which are prepared side
         by side make them one after the other; "" for none.
@@ -134,7 +134,7 @@ class Setting:
     save: str = ""
     report: str = ""
     log: str = ""
-    turn: int = 0
+    repetition: int = 0
     profile: str = "auto"
     lock: str = ""
 
@@ -145,7 +145,7 @@ class Setting:
 
     def in_mode(
         self, mode: str, changes: dict[str, Any] | None = None, starts_on_host: bool = False
-    ) -> Setting:
+    ) -> Experiment:
         """The same in another mode, with a host where the mode can use one."""
         return dataclasses.replace(
             self,
