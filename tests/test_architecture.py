@@ -74,6 +74,36 @@ MAY_IMPORT = {
         "tfmem.simulation",
         "tfmem.units",
     ),
+    "tfmem.bridge": (
+        "tfmem.bridge",
+        "tfmem.costs.types",
+        "tfmem.errors",
+        "tfmem.graph",
+        "tfmem.runtime.devices",
+    ),
+    "tfmem.runtime": (
+        "tfmem.bridge.handles",
+        "tfmem.bridge.limits",
+        "tfmem.errors",
+        "tfmem.graph.device_names",
+        "tfmem.runtime",
+        "tfmem.units",
+    ),
+    "tfmem.costs": ("tfmem.bridge.traces", "tfmem.costs", "tfmem.graph"),
+    "tfmem.functions": (
+        "tfmem.bridge",
+        "tfmem.costs",
+        "tfmem.errors",
+        "tfmem.functions",
+        "tfmem.graph",
+        "tfmem.options",
+        "tfmem.passes",
+        "tfmem.plan",
+        "tfmem.planning",
+        "tfmem.runtime",
+        "tfmem.simulation",
+        "tfmem.units",
+    ),
     "tfmem.report.report": (
         "tfmem.errors",
         "tfmem.graph.ir",
@@ -256,6 +286,41 @@ def test_state_has_an_owner() -> None:
         for node in tree(file_of(module)).body
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and is_to_be_filled(node.value)
     )
+
+
+PROCESS_WIDE = {
+    "tfmem.bridge.rebuild._serial": "names of functions, which TensorFlow has one table of",
+    "tfmem.costs.history.IN_PROCESS": "what was measured or read, so that a file is read once",
+    "tfmem.costs.profiler.PROFILER": "TensorFlow's profiler, of which there is one",
+    "tfmem.runtime.host._connected": "the host process that TensorFlow's context is connected to",
+    "tfmem.runtime.memory._claims": "devices whose memory was claimed at once",
+    "tfmem.runtime.variables._record": "moves of variables, and those in pinned memory",
+}
+"""State that belongs to the process because what it stands for does."""
+
+
+def test_state_of_the_process_is_listed() -> None:
+    found = {
+        f"{module}.{ast.unparse(node.targets[0])}"
+        for module in MODULES
+        for node in tree(file_of(module)).body
+        if isinstance(node, ast.Assign) and has_state(node.value, tree(file_of(module)))
+    }
+    assert found == set(PROCESS_WIDE)
+
+
+def has_state(value: ast.expr, module: ast.Module) -> bool:
+    """Whether a value is an object of a class of the module that begins with attributes of its own."""
+    if not isinstance(value, ast.Call):
+        return False
+    (own,) = [
+        one
+        for one in module.body
+        if isinstance(one, ast.ClassDef) and one.name == ast.unparse(value.func)
+    ] or [None]
+    if own is None:
+        return False
+    return any(isinstance(one, ast.FunctionDef) and one.name == "__init__" for one in own.body)
 
 
 def is_to_be_filled(value: ast.expr | None) -> bool:
