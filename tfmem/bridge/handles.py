@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private part of TensorFlow; seen to work with 2.21.
+# Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from tfmem.errors import Error
@@ -58,7 +58,5 @@ def exchange(variable: Any, twin: Any) -> Any:
     old, handle = variable._handle, twin._handle
     handle._parent_trackable = weakref.ref(variable)
     handle._name, handle._unique_id = variable._handle_name, variable._unique_id
-    for field in ("_handle", "_handle_deleter"):  # the second up to TensorFlow 2.15
-        if hasattr(twin, field):
-            setattr(variable, field, getattr(twin, field))
+    variable._handle = handle
     return old

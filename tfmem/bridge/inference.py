@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private parts of TensorFlow; seen to work with 2.21.
+# Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.framework import func_graph as func_graph_lib
 from tensorflow.python.framework import tensor_util
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private parts of TensorFlow; seen to work with 2.21.
+# Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.ops import handle_data_util
 
 from tfmem.bridge.graphdefs import FuncGraph, GraphDef

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private parts of TensorFlow; seen to work with 2.21.
+# Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.framework import kernels, op_def_registry
 
 from tfmem.bridge.graphdefs import NodeDef, output_count

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# Private parts of TensorFlow; seen to work with 2.21.
+# Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.core.function.polymorphism import function_type as function_type_lib
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python.eager import context as eager_context

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Private part of TensorFlow; seen to work with 2.21.
+# Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from tfmem.costs.types import Measured
