@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-# Private parts of TensorFlow; seen to work with `report.doctor.TESTED`. The public list of devices with limits makes
-# devices of its own, whose limits are not those of this process's configuration.
+# Private parts of TensorFlow; seen to work with `report.doctor.TESTED`. The public list of devices
+# with limits makes devices of its own, whose limits are not those of this process's configuration.
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.client import pywrap_tf_session as session
 from tensorflow.python.eager import context
