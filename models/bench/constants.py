@@ -59,7 +59,7 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         "SCORINGS_OF_SWAPS": (((0.0, 1.0),),),
     },
     "tfmem.planning.search": {"FASTER_UNDER_A_LIMIT": (0.9, 1.0), "SHARES": ((1.0, 0.0),)},
-    "tfmem.planning.eviction.rehearsal": {"MOST_CLONES": (1, 9), "EXACT": (1.0, 1.1)},
+    "tfmem.planning.eviction.rehearsal": {"MOST_CLONES": (1, 9), "EXACT": (1.001, 1.1)},
     "tfmem.planning.eviction.scores": {"MOST_SOURCES": (32, 2048)},
     "tfmem.planning.eviction.queue": {"LONGEST_DELAY": (1, 128)},
     "tfmem.planning.order.memory_order": {
@@ -93,11 +93,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "unet": {"levels": 2, "side": 32},
     "gpt": {"layers": 1},
     "lstm": {"length": 8},
-    "densenet": {"layers": 2, "side": 16},
 }
 """What is planned, with the fields of the small configurations that are made smaller."""
 
-SHARES = (0.6, 0.4)
+SHARES = (0.45,)
 """Budgets, in parts of the original's predicted peak."""
 
 LIMIT = 1.1

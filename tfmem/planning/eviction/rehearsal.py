@@ -50,7 +50,8 @@ MOST_CLONES = 3
 """Clones for each node of the order before a limit counts as out of reach: thrashing has no end."""
 
 EXACT = 1.01
-"""Score over its bound in the queue up to which the bound counts as exact."""
+"""Score over its bound in the queue up to which the bound counts as exact. Nearer to 1 finds the
+least score more exactly and looks at more; at 1 itself rounding would raise a bound for ever."""
 
 
 class Unreachable(Exception):
