@@ -90,16 +90,17 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
 """The constants by module, each with the other values that are tried."""
 
 MODELS: dict[str, dict[str, Any]] = {
-    "unet": {"levels": 2, "side": 32},
+    "unet": {"levels": 3, "side": 32},
+    "densenet": {"layers": 3, "side": 16},
     "gpt": {"layers": 1},
-    "lstm": {"length": 8},
+    "lstm": {"length": 12},
 }
 """What is planned, with the fields of the small configurations that are made smaller."""
 
-SHARES = (0.45,)
+SHARES = (0.7,)
 """Budgets, in parts of the original's predicted peak."""
 
-LIMIT = 1.1
+LIMIT = 1.3
 """The hard limit over the budget, where there is no host."""
 
 HOST = "/job:tfmem_host/replica:0/task:0/device:CPU:0"
