@@ -3,10 +3,11 @@
     python -m models.bench.constants                   writes docs/measured/constants.md
     python -m models.bench.constants --only=RATIO      some of them, to the screen alone
 
-Each model is captured once and planned for two parts of its own peak, without a host and with one,
-from static costs. The peak, and so the budget, is what the same constants predict. Of each other value is told: how many budgets are kept, and the step time, the
-predicted peak and the planning time over those of the value that stands in the code (geometric
-means over the budgets that both keep; planning time is that of all).
+Each model is captured once and planned for a part of its own peak, without a host and with one,
+from static costs; the peak, and so the budget, is what the same constants predict. Of each other
+value is told: how many budgets are kept, and the step time, the predicted peak and the planning
+time over those of the value that stands in the code (geometric means over the budgets that both
+keep; planning time is that of all).
 """
 
 from __future__ import annotations
