@@ -3,8 +3,8 @@
     python -m tests.versions [--only=3.11:2.16,3.13:2.21]
 
 Each combination is installed into a virtual environment of its own, which is deleted afterwards;
-pip takes the newest Keras and NumPy that fit. What was found is kept in out/versions.jsonl, and
-docs/measured/versions.md is written anew from it after each combination.
+pip takes the newest Keras and NumPy that fit. What was found is kept in docs/measured/versions.jsonl,
+and docs/measured/versions.md is written anew from it after each combination.
 
 It runs on any Python of the list with nothing installed.
 """
@@ -28,8 +28,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parent.parent
-KEPT = ROOT / "out" / "versions.jsonl"
 PAGE = ROOT / "docs" / "measured" / "versions.md"
+KEPT = PAGE.with_suffix(".jsonl")
+LOGS = ROOT / "out"
 
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 TENSORFLOWS = ("2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"the core of the suite names what is not there: {', '.join(missing)}")
 
     os.nice(5)  # hours of work that nobody waits for
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    LOGS.mkdir(exist_ok=True)
     rows = []
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         for done in as_completed([pool.submit(examined, combination) for combination in asked]):
@@ -179,7 +180,7 @@ def tested(python: str, folder: Path) -> dict[str, Any]:
     command += [f"--deselect={name}" for name in LEFT_OUT]
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     started = time.perf_counter()
-    with (KEPT.parent / f"versions-{folder.name}.txt").open("w", encoding="utf-8") as log:
+    with (LOGS / f"versions-{folder.name}.txt").open("w", encoding="utf-8") as log:
         try:
             subprocess.run(
                 command, cwd=ROOT, env=environment, stdout=log, stderr=log, timeout=_LONGEST
