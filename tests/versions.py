@@ -3,8 +3,8 @@
     python -m tests.versions [--only=3.11:2.16,3.13:2.21]
 
 Each combination is installed into a virtual environment of its own, which is deleted afterwards;
-pip takes the newest Keras and NumPy that fit. What was found is kept in docs/measured/versions.jsonl,
-and docs/measured/versions.md is written anew from it after each combination.
+pip takes the newest Keras and NumPy that fit. What was found is kept in
+docs/measured/versions.jsonl, and versions.md beside it is written anew after each combination.
 
 It runs on any Python of the list with nothing installed.
 """
