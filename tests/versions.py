@@ -226,8 +226,8 @@ def keep(row: dict[str, Any]) -> None:
         for name in map(":".join, itertools.product(PYTHONS, TENSORFLOWS))
         if name in rows
     ]
-    KEPT.write_text("".join(json.dumps(one) + "\n" for one in ordered), encoding="utf-8")
     PAGE.parent.mkdir(parents=True, exist_ok=True)
+    KEPT.write_text("".join(json.dumps(one) + "\n" for one in ordered), encoding="utf-8")
     PAGE.write_text(page(ordered), encoding="utf-8")
 
 

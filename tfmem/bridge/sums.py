@@ -19,10 +19,8 @@ compares.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import Any
 
-GraphDef = Any
-NodeDef = Any
+from tfmem.bridge.graphdefs import GraphDef, NodeDef
 
 _WIDTH = 8
 

@@ -45,9 +45,7 @@ class Countdown:
         return found
 
 
-def first_ready_first(
-    before: Iterable[Collection[int]], after: Sequence[Iterable[int]]
-) -> list[int]:
+def first_ready_first(before: Before, after: After) -> list[int]:
     """The node that became ready first is next: a queue."""
     countdown, order = Countdown(map(len, before), after), []
     queue = deque(countdown.ready())
@@ -57,9 +55,7 @@ def first_ready_first(
     return order
 
 
-def last_ready_first(
-    before: Iterable[Collection[int]], after: Sequence[Iterable[int]]
-) -> list[int]:
+def last_ready_first(before: Before, after: After) -> list[int]:
     """The node that became ready last is next: a stack."""
     countdown, order = Countdown(map(len, before), after), []
     stack = countdown.ready()[::-1]
