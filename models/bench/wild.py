@@ -10,7 +10,9 @@ allocator's memory claimed as one region, and growing by regions.
 
 Rows are kept, as JSON lines, beside the page that is written anew after each of them. A row is
 measured again if the sources of tfmem, or of its case, are others than those it was made with;
-`--again` measures in any case. To try something without touching the page: `--rows=FILE`.
+`--again` measures in any case. To try something without touching the page: `--rows=FILE`. What a
+process wrote is in out/wild/CASE-MIB-MODE.log, of one that fell silent where it was; with
+TF_CPP_MIN_LOG_LEVEL=0 also the allocator's own account of running out.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="names of the cases, nothing else")
     parser.add_argument("--rows", default=str(ROWS), help="where rows are kept; the page beside it")
     parser.add_argument("--room", type=float, default=1.0, help="the hard limit over the budget")
-    parser.add_argument("--patience", type=float, default=300.0, help="seconds without a word")
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds without a word")
     return parser
 
 
@@ -113,7 +115,6 @@ class Suite:
 
     def __init__(self, book: Book, options: argparse.Namespace) -> None:
         self._book, self._options = book, options
-        self._revision, self._tfmem = revision(), fingerprint()
         self.is_stopped = threading.Event()
 
     def examine(self, case: Case) -> None:
@@ -153,7 +154,7 @@ class Suite:
             "room": self._options.room if budget else 1.0,
             "budget": budget,
             "steps": self._options.steps,
-            "code": f"{case.code} {self._tfmem}" if of_tfmem else case.code,
+            "code": f"{case.code} {fingerprint()}" if of_tfmem else case.code,
         }
         known = self._book.find(asked)
         if known is not None and not (self._options.again and of_tfmem):
@@ -163,7 +164,7 @@ class Suite:
         row = {
             **asked,
             "library": case.library,
-            "revision": self._revision,
+            "revision": revision(),
             "date": datetime.date.today().isoformat(),
             **judged(events, budget, plain, lambda: self._row(case, "rounding", "rounding")),
             "seconds": round(time.perf_counter() - started, 1),
@@ -322,12 +323,12 @@ class Book:
                 self._rows[_key(row)] = row
 
     def find(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """The row of this setting, if it was made with the same code and as many steps."""
+        """The row of this setting, if it was made with the same code and no fewer steps."""
         row = self._rows.get(_key(asked))
         if row is None or (row["mode"] == "plain" and row["outcome"] != "trained"):
             return None
-        same = ("code", "steps", "budget")
-        return row if all(row[name] == asked[name] for name in same) else None
+        is_same = all(row[name] == asked[name] for name in ("code", "budget"))
+        return row if is_same and row["steps"] >= asked["steps"] else None
 
     def keep(self, row: dict[str, Any]) -> None:
         """Puts a row in the place of the earlier one, and writes the page."""
