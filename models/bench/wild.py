@@ -52,6 +52,9 @@ MODES = ("region", "growing")
 SHARES = ("0.8", "0.6", "0.45", "least")
 LEAST_FACTOR = 1.05
 
+_FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+"""Signals that no failure raises: somebody ends the suite."""
+
 _LONGEST = 1800.0
 """Seconds after which a process is ended, even if it goes on telling."""
 
@@ -226,7 +229,7 @@ def watched(
     The whole group of processes is ended, those that a case may have started included.
 
     Raises:
-      KeyboardInterrupt: the suite was stopped.
+      KeyboardInterrupt: the suite was stopped, or somebody ended the process.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "models.bench.wild_child", json.dumps(asdict(job))]
@@ -255,7 +258,10 @@ def _waited(
         if is_stopped.is_set():
             raise KeyboardInterrupt
         try:
-            return child.wait(0.25)
+            status = child.wait(0.25)
+            if -status in _FROM_OUTSIDE:
+                raise KeyboardInterrupt
+            return status
         except subprocess.TimeoutExpired:
             now = told.stat().st_size if told.exists() else 0
             if now != size:
