@@ -98,7 +98,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """What is planned, with the fields of the small configurations that are made smaller."""
 
-SHARES = (0.7,)
+SHARES = (0.8, 0.6, 0.45)
 """Budgets, in parts of the original's predicted peak."""
 
 LIMIT = 1.3
