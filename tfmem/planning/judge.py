@@ -15,7 +15,7 @@ from tfmem.planning.candidate import Candidate, candidate
 from tfmem.planning.nested import charge, costs_of
 from tfmem.planning.request import Decision, Request
 from tfmem.planning.strategy import Strategy
-from tfmem.simulation.original import joined
+from tfmem.simulation.original import as_original
 from tfmem.simulation.simulate import Simulation, allocate, simulate
 from tfmem.units import format_bytes
 
@@ -46,7 +46,7 @@ class Original:
 def original(graph: Graph, costs: Costs, request: Request) -> Original:
     """The original as TensorFlow runs it, simulated and replayed in an allocator."""
     plan = Plan(device=request.device, host=request.host)
-    graph, costs = joined(graph, costs)
+    graph, costs = as_original(graph, costs)
     allocation = allocate(graph, costs, plan, limit=request.limit)
     peaks = allocation.usual_bytes, allocation.worst_bytes
     return Original(simulate(graph, costs, plan), *peaks, allocation.fits)

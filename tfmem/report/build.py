@@ -20,7 +20,7 @@ from tfmem.planning.nested import charge
 from tfmem.planning.request import Request
 from tfmem.report.report import Alive, Offer, Origin, Report
 from tfmem.runtime import memory, variables
-from tfmem.simulation.original import joined
+from tfmem.simulation.original import as_original
 from tfmem.simulation.simulate import trace
 
 _OFFERS, _ABOVE_LEAST = 4, 1.02
@@ -37,7 +37,7 @@ def report_of(entry: Entry) -> Report:
 def _report(entry: Entry, one: Planned) -> Report:
     plan, bodies = one.plan, entry.captured.bodies
     has_run = entry.rewritten is not None and entry.rewritten.has_run
-    whole, costs = joined(one.graph, one.costs)
+    whole, costs = as_original(one.graph, one.costs)
     original = planned = trace(whole, costs, Plan(device=plan.device, host=plan.host))
     if not plan.is_noop:
         charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
