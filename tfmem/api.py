@@ -380,9 +380,10 @@ class Optimized:
             variables.move_groups(away)
             self._forget()
         rewrite.pin_variables(entry)
+        walls = rewrite.lay_out(entry)
         rewritten = rebuild(entry.captured, graph, bodies)
-        seconds = entry.seconds + time.perf_counter() - start
-        return replace(entry, rewritten=rewritten, seconds=seconds, moves=variables.moves())
+        seconds, moves = entry.seconds + time.perf_counter() - start, variables.moves()
+        return replace(entry, rewritten=rewritten, seconds=seconds, moves=moves, walls=walls)
 
     def _tell_gradient(self) -> None:
         if not self._has_told:

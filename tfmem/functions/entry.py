@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.rebuild import Rewritten
@@ -16,11 +17,15 @@ from tfmem.runtime import variables
 
 @dataclass(frozen=True)
 class Planned:
-    """What was decided for one device: the graph that was planned, its costs, the decision."""
+    """What was decided for one device: the graph that was planned, its costs, the decision.
+
+    `room` is what the device's allocator had free then, as in `Request`.
+    """
 
     graph: Graph
     costs: Costs
     decision: Decision
+    room: tuple[int, ...] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -34,6 +39,7 @@ class Entry:
 
     `planned` is that of the scarce devices, each planned on the graph that those before it leave.
     `tracing` is there as long as its steps are being measured.
+    `walls` are buffers that keep the chunks for small buffers apart from others.
     `moves` counts the variables moved, in the whole process, when it was made: an entry that is
     older than the last move may refer to variables that are elsewhere now.
     """
@@ -45,6 +51,7 @@ class Entry:
     moves: int
     tracing: Tracing | None = None
     rewritten: Rewritten | None = None
+    walls: tuple[Any, ...] = ()
 
     @property
     def is_stale(self) -> bool:

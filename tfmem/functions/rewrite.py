@@ -15,7 +15,10 @@ from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import Pass, run_passes
 from tfmem.passes.transfer import Route
 from tfmem.plan import Plan
-from tfmem.runtime import variables
+from tfmem.planning.nested import charge
+from tfmem.runtime import heap, variables
+from tfmem.simulation.replay import PIECE
+from tfmem.simulation.simulate import pieces
 
 _log = logging.getLogger("tfmem")
 
@@ -59,6 +62,23 @@ def pin_variables(entry: Entry) -> None:
         if device_names.copies(plan.device, plan.host):
             read = (one for one in plan.placements if any(t.fetches for t in one.transfers))
             variables.pin((entry.captured.variables[one.variable] for one in read), plan.device)
+
+
+def lay_out(entry: Entry) -> tuple[Any, ...]:
+    """Lays the free memory of each device out as its plan was judged to find it.
+
+    Returns:
+      Buffers that keep chunks apart as long as they are alive.
+    """
+    walls: list[Any] = []
+    for one in entry.planned:
+        if one.room is not None and not one.plan.is_noop:
+            charged = charge(
+                one.graph, one.costs, entry.captured.bodies, one.plan.bodies, one.plan.device
+            )
+            heap.claim(one.plan.device)
+            walls += heap.partition(one.plan.device, pieces(one.graph, charged, one.plan), PIECE)
+    return tuple(walls)
 
 
 def route_of(device: str, host: str) -> Route:

@@ -106,7 +106,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         repr(costs.granularity),
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),
-        repr((request.device, request.host, request.budget, request.limit, request.max_slowdown)),
+        repr((request.device, request.host, request.budget, request.room, request.max_slowdown)),
         repr((sorted(request.techniques), request.bytes_beside)),
         *_texts(bodies or {}),
         PLANNER,

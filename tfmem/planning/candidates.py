@@ -269,7 +269,7 @@ class Candidates:
     def _candidate(self, made: Schedule, limit: int) -> Candidate:
         plan = plan_of(made, self.problem, self.base, self.away, self.beside, limit)
         plan = replace(plan, device=self.request.device, host=self.request.host)
-        return candidate(self.graph, self.costs, plan, self.request.limit)
+        return candidate(self.graph, self.costs, plan, self.request.room)
 
 
 def least_peak_order(graph: Graph, costs: Costs, request: Request) -> tuple[str, ...]:

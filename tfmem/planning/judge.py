@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,7 +10,7 @@ from tfmem.errors import BudgetError, Error
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
 from tfmem.plan import BodyPlan, Plan
-from tfmem.planning.candidate import Candidate, candidate
+from tfmem.planning.candidate import Candidate, candidate, capacity
 from tfmem.planning.nested import charge, costs_of
 from tfmem.planning.request import Decision, Request
 from tfmem.planning.strategy import Strategy
@@ -30,16 +29,20 @@ BODY_REGION = 1 << 40
 
 @dataclass(frozen=True)
 class Original:
-    """The original function: its simulation, its peaks in the allocator, whether it has room."""
+    """The original function: its simulation, its peaks in the allocator, whether it has room.
+
+    `capacity` is what the allocator has for it altogether, in bytes.
+    """
 
     simulation: Simulation
     peak_bytes: int
     worst_bytes: int
     fits: bool
+    capacity: float
 
     def keeps(self, request: Request) -> bool:
         """Whether the budget holds even if much more runs at the same time than was foreseen."""
-        least = min(request.budget or 0, request.limit or math.inf)
+        least = min(request.budget or 0, self.capacity)
         return self.fits and self.worst_bytes * UNORDERED <= least
 
 
@@ -47,9 +50,10 @@ def original(graph: Graph, costs: Costs, request: Request) -> Original:
     """The original as TensorFlow runs it, simulated and replayed in an allocator."""
     plan = Plan(device=request.device, host=request.host)
     graph, costs = as_original(graph, costs)
-    allocation = allocate(graph, costs, plan, limit=request.limit)
+    allocation = allocate(graph, costs, plan, room=request.room)
     peaks = allocation.usual_bytes, allocation.worst_bytes
-    return Original(simulate(graph, costs, plan), *peaks, allocation.fits)
+    most = capacity(graph, costs, plan, request.room)
+    return Original(simulate(graph, costs, plan), *peaks, allocation.fits, most)
 
 
 def beside_others(request: Request, decide: Callable[[Request], Decision]) -> Decision:
@@ -62,7 +66,6 @@ def beside_others(request: Request, decide: Callable[[Request], Decision]) -> De
         request,
         bytes_beside=0,
         budget=request.budget and max(1, request.budget - beside),
-        limit=request.limit and max(1, request.limit - beside),
     )
     try:
         found = decide(rest)
@@ -106,7 +109,7 @@ def judge(
 def _judged(graph: Graph, costs: Costs, request: Request, plan: Plan, before: Original) -> Decision:
     if plan.is_noop:
         return unchanged(before, request, plan.reason)
-    return decision(candidate(graph, costs, plan, request.limit), before, request)
+    return decision(candidate(graph, costs, plan, request.room), before, request)
 
 
 def _check_body(one: BodyPlan, costs: Costs, request: Request, bodies: Bodies) -> None:
@@ -127,7 +130,7 @@ def within(request: Request, budget: int | None) -> Request:
         host="",
         budget=budget,
         techniques=request.techniques & {"order", "recompute"},
-        limit=request.limit or BODY_REGION,
+        room=(BODY_REGION,),
         max_slowdown=None,
     )
 
@@ -212,8 +215,8 @@ def _unreachable(found: Decision, request: Request) -> str:
     )
     holes = (
         ""
-        if found.fits or request.limit is None
-        else f", for which the holes between chunks in {format_bytes(request.limit)} leave no room"
+        if found.fits or request.room is None
+        else f", for which the {format_bytes(sum(request.room))} of free chunks are too scattered"
     )
     return (
         f"the budget of {format_bytes(request.budget)} cannot be met on {request.device}: "

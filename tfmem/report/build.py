@@ -81,7 +81,7 @@ def explained(name: str, captured: Captured, request: Request, profile: str) -> 
     """
     start = time.perf_counter()
     graph = canonical(captured.graph)
-    request = replace(request, bytes_beside=bytes_beside(captured, request), limit=None)
+    request = replace(request, bytes_beside=bytes_beside(captured, request), room=None)
     costs = price(captured, graph, replace(request, budget=1), profile)
     decision = decided(graph, costs, replace(request, budget=None), captured.bodies)
     frontier = tuple(_offers(Planned(graph, costs, decision), request, captured.bodies))

@@ -32,12 +32,14 @@ def requests(
       kept: buffers that stay after it.
     """
     sizes = lifetimes.nbytes.tolist()
+    renewed = {after for before, after in lifetimes.variables if before != after}
     begins: list[list[int]] = [[] for _ in range(max(1, len(lifetimes.program.order)))]
     ends: list[list[int]] = [[] for _ in begins]
     inputs: list[int] = []
     for b in on_device(lifetimes):
         if b not in held:
-            (inputs if lifetimes.is_input(b) else begins[lifetimes.start[b]]).append(b)
+            is_there = lifetimes.is_input(b) and b not in renewed
+            (inputs if is_there else begins[lifetimes.start[b]]).append(b)
         if b not in kept:
             ends[lifetimes.end[b]].append(b)
     made, beyond = [(b, sizes[b]) for b in inputs], len(sizes)

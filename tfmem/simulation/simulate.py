@@ -21,8 +21,8 @@ from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph, Value
 from tfmem.plan import Plan
 from tfmem.simulation import liveness
-from tfmem.simulation.allocator import Allocation, processes, replay
 from tfmem.simulation.program import Program, program
+from tfmem.simulation.replay import Allocation, Replay
 from tfmem.simulation.requests import scratch
 
 Array = npt.NDArray[np.int64]
@@ -176,7 +176,7 @@ def allocate(
     costs: Costs,
     plan: Plan,
     *,
-    limit: int | None = None,
+    room: Sequence[int] | None = None,
     count: int | None = None,
 ) -> Allocation:
     """A plan replayed in TensorFlow's allocator: `simulate`'s peak plus the padding of chunks.
@@ -188,15 +188,31 @@ def allocate(
       graph: the captured graph.
       costs: as for `simulate`.
       plan: the plan.
-      limit: hard limit of the allocator in bytes, claimed at once; None if it may grow.
-      count: processes in which it is replayed, fewer for large graphs; None for `PROCESSES`. More
-        never show less.
+      room: bytes of each free chunk of the allocator, by address, before the plan is carried out:
+        what lives on the device then and is placed on the host leaves a chunk of its own. None if
+        the allocator may grow.
+      count: processes in which it is replayed where it grows, fewer for large graphs; None for
+        `PROCESSES`. More never show less.
     """
+    step, nodes = _replay(graph, costs, plan)
+    rounds = EVENTS // max(1, nodes)
+    steps = max(LEAST_STEPS, min(MOST_STEPS, rounds))
+    if room is None:
+        return step.grown(min(count or PROCESSES, max(1, rounds)), steps)
+    placed = (graph.by_name[one.variable] for one in plan.placements)
+    freed = [sum(map(costs.allocated, node.nbytes)) for node in placed if node.device != plan.host]
+    return step.within((*freed, *room), steps)
+
+
+def pieces(graph: Graph, costs: Costs, plan: Plan) -> int:
+    """Chunks for small buffers that a plan needs to be kept apart (`replay.PIECE`)."""
+    return _replay(graph, costs, plan)[0].pieces
+
+
+def _replay(graph: Graph, costs: Costs, plan: Plan) -> tuple[Replay, int]:
+    """A plan's steps, to be replayed, and how many nodes run on the device in each."""
     steps, _, lifetimes = _replayed(graph, costs, plan)
-    rounds = EVENTS // max(1, len(steps.order))
-    pools = processes(lifetimes, limit, min(count or PROCESSES, max(1, rounds)))
-    rounds = max(LEAST_STEPS, min(MOST_STEPS, rounds))
-    return replay(lifetimes, *scratch(steps, costs), pools, rounds)
+    return Replay(lifetimes, *scratch(steps, costs)), len(steps.order)
 
 
 def _replayed(
