@@ -21,6 +21,7 @@ import tensorflow as tf
 from tfmem.bridge import traces
 from tfmem.bridge.traces import HeapEvent
 from tfmem.costs.types import GRAIN
+from tfmem.graph import device_names
 from tfmem.runtime import devices, memory
 
 LEAST_CHUNK = 2**15
@@ -152,9 +153,9 @@ def _pool(device: str, limit: int) -> tuple[int, int, int]:
         nbytes = int(free) // _PARTS // GRAIN * GRAIN
         if nbytes <= _HELD:
             break
-    pool = limit
-    if memory.region_bytes(device) is None:
-        pool = min(limit, round((in_use + free) / _REGIONS) * _REGIONS)
+    pool = min(limit, round((in_use + free) / _REGIONS) * _REGIONS)
+    if device_names.is_gpu(device) and memory.region_bytes(device) is not None:
+        pool = limit
     return in_use, pool, int((pool - in_use) * (1 - before))
 
 
