@@ -17,8 +17,7 @@ from tfmem.passes.transfer import Route
 from tfmem.plan import Plan
 from tfmem.planning.nested import charge
 from tfmem.runtime import heap, variables
-from tfmem.simulation.replay import PIECE
-from tfmem.simulation.simulate import pieces
+from tfmem.simulation.simulate import layout
 
 _log = logging.getLogger("tfmem")
 
@@ -72,12 +71,16 @@ def lay_out(entry: Entry) -> tuple[Any, ...]:
     """
     walls: list[Any] = []
     for one in entry.planned:
-        if one.room is not None and not one.plan.is_noop:
-            charged = charge(
-                one.graph, one.costs, entry.captured.bodies, one.plan.bodies, one.plan.device
-            )
-            heap.claim(one.plan.device)
-            walls += heap.partition(one.plan.device, pieces(one.graph, charged, one.plan), PIECE)
+        plan, bodies = one.plan, entry.captured.bodies
+        if one.room is None or plan.is_noop:
+            continue
+        heap.claim(plan.device)
+        found = heap.measured(plan.device)
+        charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
+        sizes = layout(one.graph, charged, plan, found.free if found else one.room)
+        if sizes is None:
+            _log.info("%s: free memory is not as it was when the plan was made", entry.name)
+        walls += heap.partition(plan.device, sizes or ())
     return tuple(walls)
 
 

@@ -102,6 +102,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         str(graph),
         json.dumps(sorted(costs.seconds.items())),
         json.dumps(sorted(costs.workspace.items())),
+        json.dumps(sorted(costs.buffers.items())),
         repr((costs.to_host, costs.from_host, costs.latency, costs.contention, costs.duplex)),
         repr(costs.granularity),
         json.dumps(sorted(costs.host_seconds.items())),

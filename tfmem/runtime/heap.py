@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,20 +90,36 @@ def measured(device: str) -> Heap | None:
 
 
 def claim(device: str) -> None:
-    """Lets an allocator take the rest of its limit from the system as one region."""
-    found = measured(device)
-    if found is not None and found.unclaimed > _SLACK:
-        _buffer(device, found.unclaimed - _SLACK)
+    """Lets an allocator take the rest of its limit from the system as one region.
+
+    It does once nothing that it has is free.
+    """
+    name = devices.full_name(device)
+    limit = memory.device_limit(name)
+    if limit is None:
+        return
+    try:
+        _, pool, largest = _pool(name, limit)
+        if limit - pool > _SLACK:
+            _, held = _free_chunks(name, largest)
+            held += _side_by_side(name, largest - largest // 100, largest)
+            _buffer(name, limit - pool - _SLACK)
+    except tf.errors.AlreadyExistsError:
+        return
 
 
-def partition(device: str, count: int, nbytes: int) -> list[Any]:
-    """Free chunks of `nbytes` each, of the largest there is, that never join one another.
+def partition(device: str, sizes: Sequence[int]) -> list[Any]:
+    """Keeps chunks apart, in the largest free one, so that they never join one another or the rest.
 
-    All others are filled meanwhile, so that what lies between the chunks lies there.
+    All other free chunks are filled meanwhile, so that what lies between the chunks lies there.
+
+    Args:
+      device: a local device.
+      sizes: bytes of the chunks, in the order of their addresses.
 
     Returns:
       Buffers between the chunks, which keep them apart as long as they are alive; none where
-      nothing tells what is free.
+      nothing tells what is free, or the chunks have no room.
     """
     name = devices.full_name(device)
     limit = memory.device_limit(name)
@@ -112,22 +128,33 @@ def partition(device: str, count: int, nbytes: int) -> list[Any]:
     try:
         _, _, largest = _pool(name, limit)
         found, held = _free_chunks(name, largest)
-        if largest < 2 * count * (nbytes + GRAIN):
+        if largest < sum(sizes) + GRAIN * len(sizes):
             return []
         tail = next(address for address, size in found.items() if size == largest)
-        held += _filled(name, range(tail, tail + largest), nbytes // 2)
+        held += _filled(name, range(tail, tail + largest))
     except tf.errors.AlreadyExistsError:
         return []
     chunks, walls = [], []
-    for _ in range(count):
-        chunks.append(_buffer(name, nbytes))
+    for nbytes in sizes:
+        chunks.append(_side_by_side(name, nbytes, largest))
         walls.append(_buffer(name, GRAIN))
+        largest -= nbytes + GRAIN
     return walls
 
 
-def _filled(device: str, tail: range, nbytes: int) -> list[Any]:
-    """Buffers that fill every free chunk but one, those of at most `nbytes` first found to be."""
-    held = []
+def _side_by_side(device: str, nbytes: int, largest: int) -> list[Any]:
+    """Buffers of so many bytes altogether from a chunk that is split only for less than half."""
+    made = []
+    while nbytes:
+        part = min(nbytes, largest // 4 // GRAIN * GRAIN or GRAIN)
+        made.append(_buffer(device, part))
+        nbytes, largest = nbytes - part, largest - part
+    return made
+
+
+def _filled(device: str, tail: range) -> list[Any]:
+    """Buffers that fill the free chunks of less than `LEAST_CHUNK` bytes."""
+    nbytes, held = LEAST_CHUNK // 2, []
     while nbytes >= GRAIN:
         with _traced(device) as events:
             buffers = [_buffer(device, nbytes) for _ in range(_MOST_AT_ONCE)]
@@ -201,7 +228,8 @@ def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any]]:
             is_whole = one.requested + GRAIN <= one.given < 2 * one.requested
             if is_whole and one.address not in tail and one.address not in found:
                 new.setdefault(one.address, one.given)
-                counts[one.requested] = min(2 * counts[one.requested], _MOST_AT_ONCE)
+                more = min(2 * counts[one.requested], largest // (4 * one.requested))
+                counts[one.requested] = max(1, min(more, _MOST_AT_ONCE))
         if not new:
             break
         held += [_buffer(device, nbytes) for nbytes in new.values()]
