@@ -33,6 +33,7 @@ KNOWS_TENSORFLOW = (
     "tfmem.keras",
     "tfmem.runtime.creation",
     "tfmem.runtime.devices",
+    "tfmem.runtime.heap",
     "tfmem.runtime.host",
     "tfmem.runtime.host_server",
     "tfmem.runtime.memory",
@@ -84,6 +85,8 @@ MAY_IMPORT = {
     "tfmem.runtime": (
         "tfmem.bridge.handles",
         "tfmem.bridge.limits",
+        "tfmem.bridge.traces",
+        "tfmem.costs.types",
         "tfmem.errors",
         "tfmem.graph.device_names",
         "tfmem.runtime",

@@ -118,7 +118,7 @@ class Replay:
     def grown(self, count: int, steps: int) -> Allocation:
         """Runs steps in so many processes whose allocators grow without a limit."""
         pools = [self._with_past(seed) for seed in range(count)]
-        peaks = [self._run(pool, steps, renews=bool(n % 2)) for n, pool in enumerate(pools)]
+        peaks = [self.run(pool, steps, renews=bool(n % 2)) for n, pool in enumerate(pools)]
         return _allocation(pools, peaks)
 
     def within(self, room: Sequence[int], steps: int) -> Allocation:
@@ -187,7 +187,7 @@ class Replay:
             for nbytes in (*apart, *_without(room, sum(apart) + GRAIN * len(apart))):
                 pool.add(nbytes)
             pools.append(pool)
-            peaks.append(self._run(pool, steps, renews, chunks, beside=0))
+            peaks.append(self.run(pool, steps, renews, chunks, beside=0))
             if not pool.fits:
                 break
         return _allocation(pools, peaks)
@@ -233,7 +233,7 @@ class Replay:
         _leave_holes(pool, holes)
         return pool
 
-    def _run(
+    def run(
         self,
         pool: Bfc,
         steps: int,
