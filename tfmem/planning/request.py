@@ -35,12 +35,14 @@ class Request(Bounds):
       host: the device that takes what leaves it; "" if there is none.
       limit: the hard limit of the device's allocator in bytes; None if it has none.
       bytes_beside: in use on the device, for the whole step, that are no part of the function.
+      bytes_unforeseen: to be left free, for steps measured before took more than was predicted.
     """
 
     device: str
     host: str = ""
     limit: int | None = None
     bytes_beside: int = 0
+    bytes_unforeseen: int = 0
 
 
 @dataclass(frozen=True)
