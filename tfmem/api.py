@@ -5,13 +5,12 @@ call -> signature -> (first time: trace, capture, plan, move variables, rewrite)
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
@@ -27,7 +26,8 @@ from tfmem.functions.entry import Entry
 from tfmem.functions.failures import failure_of, is_failure, out_of_memory
 from tfmem.functions.resolve import have_room, polymorphic, requests_of
 from tfmem.functions.signature import signature_of
-from tfmem.functions.watch import Owner, WatchedStep, watch_of
+from tfmem.functions.watch import watch_of
+from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
 from tfmem.plan import Plan
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
@@ -105,10 +105,9 @@ def optimize(
         (device and link are probed, and what steps measured before is used), "measured" (as well,
         and if nothing was measured before, the first four calls run on a plan made from the probes,
         three of them traced; then the plan is made anew). Both are kept on disk.
-      watch: whether the first five steps of each plan for a budget are watched, where the device's
-        allocator keeps statistics: one that takes more than the budget has the plan made anew; one
-        that is out of memory is made again under a tighter plan, for which the variables that it
-        updates are copied to the host before it. See docs/watching.md.
+      watch: whether the first five steps of each plan for a budget are compared with it, where the
+        device's allocator keeps statistics, and made again under another plan if they are out of
+        memory; what they update is copied to the host before. See docs/watching.md.
 
     Returns:
       An `Optimized`, called exactly as the function was; without `function`, a decorator.
@@ -166,8 +165,8 @@ class Optimized:
 
     Polymorphic as a tf.function is: one plan for each input signature; where a trace has open
     dimensions (`input_signature` with None), one for all arguments no larger than those planned for
-    first. Under a `tf.GradientTape`
-    that wants its gradient, the original runs, for the rewritten graph has none.
+    first. Under a `tf.GradientTape` that wants its gradient, the original runs, for the rewritten
+    graph has none.
 
     Attributes:
       original: the original tf.function. If variables have moved to the host, a tf.function that
@@ -202,39 +201,22 @@ class Optimized:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         entry = self._entry(args, kwargs)
         if entry.watch is not None and not tf.inside_function():
-            return self._watched(entry, args, kwargs)
+            of = (lambda: self.original), self._entry, self._run, self._again, self._put
+            return watched(Owner(self._lock, *of), entry, args, kwargs)
         try:
             return self._run(entry, args, kwargs)
         except Exception as error:
-            if not self._options.watch or not is_failure(error):
-                raise
-            why = "Its steps are no longer watched"
-            raise out_of_memory(entry, failure_of(error), None, why) from error
+            if self._options.watch and is_failure(error):
+                why = "Its steps are no longer watched"
+                raise out_of_memory(entry, failure_of(error), None, why) from error
+            raise
 
-    def _run(
-        self, entry: Entry, args: Any, kwargs: Any, instead: Mapping[int, Any] | None = None
-    ) -> Any:
+    def _run(self, entry: Entry, args: Any, kwargs: Any) -> Any:
         """A step, or one of the original's if a tape wants its gradient."""
         if entry.rewritten is not None and steps.is_recorded(entry, args, kwargs):
             self._tell_gradient()
             return self.original(*args, **kwargs)
-        return steps.run(self.original, entry, args, kwargs, instead)
-
-    def _watched(self, entry: Entry, args: Any, kwargs: Any) -> Any:
-        """One of the first steps; those that cannot be watched end the watch."""
-        assert entry.watch is not None
-        if tf.distribute.has_strategy() or steps.is_recorded(entry, args, kwargs):
-            self._put(entry, replace(entry, watch=None))
-            return self._run(entry, args, kwargs)
-        with self._lock if entry.watch.is_exclusive else contextlib.nullcontext():
-            entry = self._entry(args, kwargs)
-            if entry.watch is None:
-                return self._run(entry, args, kwargs)
-            owner = Owner(self._run, self._inputs, self._again, self._put)
-            return WatchedStep(owner, entry, args, kwargs).run()
-
-    def _inputs(self, entry: Entry, args: Any, kwargs: Any) -> list[Any]:
-        return steps.inputs(self.original, entry, args, kwargs)
+        return steps.run(self.original, entry, args, kwargs)
 
     def _again(self, entry: Entry, args: Any, kwargs: Any) -> Entry:
         """Another entry in the place of one, whose variables are brought home before."""

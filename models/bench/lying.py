@@ -10,7 +10,7 @@ from unittest import mock
 
 import tfmem.api
 from tfmem.bridge.capture import Captured
-from tfmem.functions import decide, watch
+from tfmem.functions import decide
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
 
@@ -41,7 +41,6 @@ def lied(share: float) -> Iterator[None]:
     with (
         mock.patch.object(tfmem.api, "capture", captured),
         mock.patch.object(decide, "bytes_beside", bytes_beside),
-        mock.patch.object(watch, "bytes_beside", bytes_beside),
     ):
         yield
 

@@ -37,7 +37,8 @@ class Entry:
     """What was decided, and made, for one input signature.
 
     `planned` is that of the scarce devices, each planned on the graph that those before it leave.
-    `watch` is there as long as its steps are watched, and `events` tells what was found so far.
+    `watch` is there as long as its steps are watched, `events` tells what was found so far, and
+    `has_run` whether all of them have been.
     `moves` counts the variables moved, in the whole process, when it was made: an entry that is
     older than the last move may refer to variables that are elsewhere now.
     """
@@ -50,6 +51,7 @@ class Entry:
     rewritten: Rewritten | None = None
     watch: Watch | None = None
     events: tuple[str, ...] = ()
+    has_run: bool = False
 
     @property
     def is_stale(self) -> bool:

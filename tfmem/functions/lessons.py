@@ -44,21 +44,18 @@ def _facts(request: Request) -> Iterable[str]:
     return request.device, request.host, names, repr(limits), PLANNER
 
 
-def after_excess(one: Planned, beside: int, peak: int) -> int:
+def after_excess(one: Planned, peak: int) -> int:
     """Bytes to keep free after a step that took more than the budget.
 
     Args:
       one: what was decided for the device.
-      beside: bytes that others hold there now.
       peak: the most that was in use in the step.
     """
-    request = one.request
-    foreseen = one.decision.worst_bytes - request.bytes_beside - request.bytes_unforeseen
-    found = peak - foreseen - max(beside, request.bytes_beside)
-    return max(request.bytes_unforeseen, min(found, _enough_for_order(one, beside)))
+    found = peak - one.decision.worst_bytes + one.request.bytes_unforeseen
+    return max(one.request.bytes_unforeseen, min(found, _enough_for_order(one)))
 
 
-def after_failure(one: Planned, beside: int, failure: Failure) -> int:
+def after_failure(one: Planned, failure: Failure) -> int:
     """Bytes to keep free after a step that was out of memory.
 
     What was predicted for the node that failed is too much if as much was in use as predicted, and
@@ -66,39 +63,41 @@ def after_failure(one: Planned, beside: int, failure: Failure) -> int:
 
     Args:
       one: what was decided for the device.
-      beside: bytes that others hold there now.
       failure: what TensorFlow said.
     """
     request = one.request
-    room = _room(request) - beside
-    foreseen = one.decision.worst_bytes - request.bytes_beside - request.bytes_unforeseen
-    at_node = foreseen * _share_at(one, failure.nodes)
-    needed = (failure.peak_bytes or 0) + failure.nbytes - beside
+    room = _room(request)
+    at_node = _foreseen(one) * _share_at(one, failure.nodes)
+    needed = (failure.peak_bytes or 0) + failure.nbytes - request.bytes_beside
     most = at_node * min(1.0, room / max(1, needed))
     most = min(most, TIGHTER * (room - request.bytes_unforeseen))
     found = max(request.bytes_unforeseen + 1, math.ceil(room - most))
-    return min(found, _enough_for_order(one, beside))
+    return min(found, _enough_for_order(one))
 
 
-def _enough_for_order(one: Planned, beside: int) -> int:
+def _enough_for_order(one: Planned) -> int:
     """Bytes that are enough to have the nodes ordered, where they are not; else no bound.
 
     How much of an excess was due to nodes that ran together is not known before they are ordered.
     """
     if not one.plan.is_noop:
         return _UNBOUNDED
-    request = one.request
-    foreseen = one.decision.worst_bytes - request.bytes_beside - request.bytes_unforeseen
     for above in (UNORDERED, 1.0):
-        found = math.floor(_room(request) - beside - above * foreseen) + 1
-        if found > request.bytes_unforeseen:
+        found = math.floor(_room(one.request) - above * _foreseen(one)) + 1
+        if found > one.request.bytes_unforeseen:
             return found
     return _UNBOUNDED
 
 
+def _foreseen(one: Planned) -> int:
+    """The predicted peak of the function alone."""
+    return one.decision.worst_bytes - one.request.bytes_beside - one.request.bytes_unforeseen
+
+
 def _room(request: Request) -> int:
+    """What the budget leaves beside others."""
     assert request.budget is not None
-    return min(request.budget, request.limit or request.budget)
+    return min(request.budget, request.limit or request.budget) - request.bytes_beside
 
 
 def _share_at(one: Planned, nodes: Iterable[str]) -> float:

@@ -36,7 +36,7 @@ def report_of(entry: Entry) -> Report:
 
 def _report(entry: Entry, one: Planned) -> Report:
     plan, bodies = one.plan, entry.captured.bodies
-    has_run = entry.rewritten is not None and entry.rewritten.has_run
+    has_run = entry.has_run or (entry.rewritten is not None and entry.rewritten.has_run)
     whole, costs = joined(one.graph, one.costs)
     original = planned = trace(whole, costs, Plan(device=plan.device, host=plan.host))
     if not plan.is_noop:
