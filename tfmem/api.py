@@ -39,6 +39,8 @@ from tfmem.runtime import creation, variables
 
 _log = logging.getLogger("tfmem")
 
+_LATER = "Its steps are no longer watched"
+
 
 @overload
 def optimize(
@@ -203,20 +205,19 @@ class Optimized:
         if entry.watch is not None and not tf.inside_function():
             of = (lambda: self.original), self._entry, self._run, self._again, self._put
             return watched(Owner(self._lock, *of), entry, args, kwargs)
-        try:
-            return self._run(entry, args, kwargs)
-        except Exception as error:
-            if self._options.watch and is_failure(error):
-                why = "Its steps are no longer watched"
-                raise out_of_memory(entry, failure_of(error), None, why) from error
-            raise
+        return self._run(entry, args, kwargs)
 
     def _run(self, entry: Entry, args: Any, kwargs: Any) -> Any:
-        """A step, or one of the original's if a tape wants its gradient."""
-        if entry.rewritten is not None and steps.is_recorded(entry, args, kwargs):
-            self._tell_gradient()
-            return self.original(*args, **kwargs)
-        return steps.run(self.original, entry, args, kwargs)
+        """A step that is not watched; one of the original's if a tape wants its gradient."""
+        try:
+            if entry.rewritten is not None and steps.is_recorded(entry, args, kwargs):
+                self._tell_gradient()
+                return self.original(*args, **kwargs)
+            return steps.run(self.original, entry, args, kwargs)
+        except Exception as error:
+            if self._options.watch and is_failure(error):
+                raise out_of_memory(entry, failure_of(error), None, _LATER) from error
+            raise
 
     def _again(self, entry: Entry, args: Any, kwargs: Any) -> Entry:
         """Another entry in the place of one, whose variables are brought home before."""

@@ -37,6 +37,7 @@ class Watch:
       replans: how often it was planned again.
       due: why it is planned again before the next step; "" if it is not.
       learned: bytes to be left free then, by device.
+      is_settled: whether the plan is kept, whatever its steps take.
     """
 
     effects: Effects
@@ -49,11 +50,13 @@ class Watch:
     replans: int = 0
     due: str = ""
     learned: Mapping[str, int] | None = None
+    is_settled: bool = False
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more is looked for."""
-        return (self.left <= 0 or not self.is_copied) and self.tracing is None and not self.due
+        is_compared = self.is_copied and self.left > 0 and not self.is_settled
+        return not is_compared and self.tracing is None and not self.due
 
     def follow(self, before: Watch) -> None:
         """Goes on where the watch of the plan before ended."""

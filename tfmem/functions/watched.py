@@ -75,9 +75,9 @@ def watched(owner: Owner, entry: Entry, args: Any, kwargs: Any) -> Any:
         return owner.run(entry, args, kwargs)
     with contextlib.nullcontext() if entry.watch.effects.lasting else owner.lock:
         entry = owner.entry(args, kwargs)
-        if entry.watch is None:
-            return owner.run(entry, args, kwargs)
-        return _Step(owner, entry, args, kwargs).run()
+        if entry.watch is not None:
+            return _Step(owner, entry, args, kwargs).run()
+    return owner.run(entry, args, kwargs)  # another thread has made the last one meanwhile
 
 
 class _Step:
@@ -183,7 +183,7 @@ class _Step:
         watch.left -= 1
         if watch.tracing is not None and watch.tracing.is_done:
             watch.tracing, watch.due = None, "the nodes were measured"
-        if watch.is_copied:
+        if watch.is_copied and not watch.is_settled:
             self._compare()
         if watch.is_over:
             self._put(replace(self._entry, watch=None, has_run=True))
@@ -206,7 +206,7 @@ class _Step:
         if self._watch.replans < REPLANS:
             self._watch.due, self._watch.learned = "; ".join(found), learned
         else:
-            self._watch.left = 0
+            self._watch.is_settled = True
             self._tell(f"{'; '.join(found)}; it was planned {REPLANS} times again already")
 
     # Planning again.
@@ -216,7 +216,7 @@ class _Step:
         due, learned = watch.due, watch.learned
         watch.due, watch.learned = "", None
         if why_not := self._why_not_anew():
-            watch.left = 1  # no more would be found after this step
+            watch.is_settled = True
             self._tell(f"{due}; the plan is kept: {why_not}")
         elif learned is None:
             try:
@@ -228,7 +228,7 @@ class _Step:
             if self._plan_for(learned):
                 self._tell(f"{due}; planned again: {self._left_free()}")
             else:
-                watch.left = 1
+                watch.is_settled = True
                 self._tell(f"{due}; no plan that takes less was found")
 
     def _recover(self, failure: Failure, cause: BaseException) -> None:
@@ -299,14 +299,19 @@ class _Step:
         return None
 
     def _reachable(self, learned: Mapping[str, int], error: Error) -> dict[str, int]:
-        """What the plan with the least peak leaves free; nothing if that is not more than now."""
+        """What the plan with the least peak leaves free; nothing if that is not more than now.
+
+        Where holes are in the way of that plan, half of what was wanted more is tried.
+        """
         if len(self._entry.planned) > 1 or not isinstance(error, BudgetError):
             return {}
         request = self._entry.planned[0].request
+        least, most = request.bytes_unforeseen, learned[request.device]
         if error.least_bytes is None or request.budget is None:
             return {}
-        free = learned[request.device] - (error.least_bytes - request.budget)
-        return {request.device: free} if free > request.bytes_unforeseen else {}
+        free = most - (error.least_bytes - request.budget)
+        free = free if free < most else (least + most) // 2
+        return {request.device: free} if free > least else {}
 
     def _renew(self, learned: Mapping[str, int] | None = None) -> None:
         """Puts another entry in the place of the present one.
