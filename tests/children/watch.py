@@ -216,3 +216,58 @@ def two_threads(budget: int) -> dict[str, Any]:
             thread.join()
     (report,) = step.reports()
     return {"count": int(made.count), "errors": errors, "events": report.events}
+
+
+def snapshots() -> dict[str, Any]:
+    """Two variables that nearly fill the device are copied, changed, and put back."""
+    import tensorflow as tf
+
+    from tfmem.runtime.snapshot import Snapshot
+
+    memory.claim_memory()
+    side = [40, MIB // 4]
+    one, other = tf.Variable(tf.ones(side)), tf.Variable(tf.fill(side, 2.0))
+    before, _ = memory.memory_info("CPU:0")
+    memory.reset_peak("CPU:0")
+    copy = Snapshot([one, other])
+    facts: dict[str, Any] = {"before": before, "copied": memory.memory_info("CPU:0")[1] - before}
+    for variable in (one, other):
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=tf.zeros([1]))
+    memory.reset_peak("CPU:0")
+    facts["changed"] = len(copy.restore())
+    facts["restored"], facts["most"] = memory.memory_info("CPU:0")
+    facts["sums"] = [float(one[7, 7]), float(other[7, 7]), float(other[39, -1])]
+    facts["expected"] = [1.0, 2.0, 2.0]
+    return facts
+
+
+def messages() -> dict[str, dict[str, Any]]:
+    """What is understood of steps that ask for 60 MiB where 30 are in use, at different places."""
+    import tensorflow as tf
+
+    from tfmem.functions.failures import failure_of
+
+    def twice(x: Any) -> Any:
+        return tf.reduce_sum(tf.tile(tf.tile(x, [30, 1], name="Small")[:1] + 1.0, [60, 1]))
+
+    def in_a_loop(x: Any) -> Any:
+        for _ in tf.range(2):
+            x += twice(x)
+        return tf.reduce_sum(x)
+
+    def in_a_branch(x: Any) -> Any:
+        return tf.cond(x[0, 0] > 0, lambda: twice(x), lambda: twice(x + 1.0))
+
+    facts = {}
+    for name, step in {"Tile": twice, "while": in_a_loop, "cond": in_a_branch}.items():
+        try:
+            tf.function(step)(tf.ones([1, MIB // 4]))
+        except tf.errors.ResourceExhaustedError as error:
+            found = failure_of(error)
+            facts[name] = {
+                "device": found.device,
+                "nbytes": found.nbytes,
+                "nodes": found.nodes_of({"while", "cond", "Tile", "Tile_1"}),
+                "peak": found.peak_bytes,
+            }
+    return facts

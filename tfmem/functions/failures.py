@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -31,7 +31,7 @@ class Failure:
 
     Attributes:
       said: TensorFlow's own line about it.
-      nodes: the nodes that it names, those within loops and branches before those around them.
+      nodes: the nodes that it names.
       nbytes: bytes of the tensor that found no room; 0 where that is not told.
       device: full name of the device; "" where that is not told.
       peak_bytes: the most that was in use on it; None where its allocator keeps no statistics.
@@ -42,6 +42,18 @@ class Failure:
     nbytes: int = 0
     device: str = ""
     peak_bytes: int | None = None
+
+    def nodes_of(self, names: Container[str]) -> list[str]:
+        """The nodes of a graph that failed, by their names.
+
+        What runs within a loop or branch is named after it: ``while/body/_1/mul``.
+        """
+        found = []
+        for name in self.nodes:
+            while name and name not in names:
+                name = name.rpartition("/")[0]
+            found += [name] if name else []
+        return found
 
 
 def is_failure(error: BaseException) -> bool:
@@ -109,7 +121,8 @@ def _state(
     if restored is not None:
         return "Its variables are as they were before the step", ()
     graph = entry.rewritten.graph if entry.rewritten else entry.captured.graph
-    begun = [str(variables[name].name) for name in _begun(graph, failure.nodes, variables)]
+    failed = failure.nodes_of(graph.by_name)
+    begun = [str(variables[name].name) for name in _begun(graph, failed, variables)]
     if not begun:
         return "No variable had been updated: they are as they were before the step", ()
     named = ", ".join(begun[:_NAMED]) + (", ..." if len(begun) > _NAMED else "")
@@ -122,7 +135,7 @@ def _state(
 def _begun(graph: Graph, failed: Iterable[str], variables: Iterable[str]) -> list[str]:
     """The variables, by the names of their nodes, whose updates did not wait for what failed."""
     waiting: set[str] = set()
-    stack = [name for name in failed if name in graph.by_name]
+    stack = list(failed)
     while stack:
         for name in graph.successors[stack.pop()]:
             if name not in waiting:

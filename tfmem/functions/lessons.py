@@ -67,7 +67,7 @@ def after_failure(one: Planned, failure: Failure) -> int:
     """
     request = one.request
     room = _room(request)
-    at_node = _foreseen(one) * _share_at(one, failure.nodes)
+    at_node = _foreseen(one) * _share_at(one, failure)
     needed = (failure.peak_bytes or 0) + failure.nbytes - request.bytes_beside
     most = at_node * min(1.0, room / max(1, needed))
     most = min(most, TIGHTER * (room - request.bytes_unforeseen))
@@ -100,9 +100,9 @@ def _room(request: Request) -> int:
     return min(request.budget, request.limit or request.budget) - request.bytes_beside
 
 
-def _share_at(one: Planned, nodes: Iterable[str]) -> float:
-    """What is predicted to be in use while the first known of some nodes runs, over the peak."""
+def _share_at(one: Planned, failure: Failure) -> float:
+    """What is predicted to be in use while the node that failed runs, over the peak."""
     after = one.decision.after
     position = {name: i for i, name in enumerate(after.order)} if not one.plan.is_noop else {}
-    found = [int(after.timeline[position[name]]) for name in nodes if name in position]
+    found = [int(after.timeline[position[name]]) for name in failure.nodes_of(position)]
     return found[0] / max(1, after.peak_bytes) if found else 1.0

@@ -42,7 +42,7 @@ class Snapshot:
         self._variables = list(variables)
         self.nbytes = _check_room(self._variables)
         try:
-            self._values = [_copy(variable) for variable in self._variables]
+            self._values = [_value(variable) for variable in self._variables]
         except MemoryError as error:
             raise HostMemoryError(
                 f"the host has no room for a copy of {format_bytes(self.nbytes)} of variables"
@@ -80,6 +80,14 @@ def _check_room(variables: Iterable[Any]) -> int:
     return sum(needed.values())
 
 
+def _value(variable: Any) -> Any:
+    """A copy; raises tfmem.Error if there is nothing to be copied."""
+    value = _copy(variable)
+    if not variable.shape.is_compatible_with(value.shape):  # a read of none gives an empty tensor
+        raise Error(f"variable {variable.name!r} has no value yet")
+    return value
+
+
 def _copy(variable: Any) -> Any:
     """The value in NumPy's memory, or in the process that the variable lives in."""
     import tensorflow as tf
@@ -88,7 +96,12 @@ def _copy(variable: Any) -> Any:
         value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
         if not device_names.is_local(variable.device):
             return tf.raw_ops.DeepCopy(x=value)
-    return value.numpy()
+    found = value.numpy()  # a scalar is no array
+    return found if isinstance(found, np.ndarray) else np.array(found, dtype=_numpy(variable))
+
+
+def _numpy(variable: Any) -> Any:
+    return variable.dtype.as_numpy_dtype
 
 
 def _is_same(one: Any, other: Any) -> bool:
