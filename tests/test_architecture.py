@@ -28,8 +28,10 @@ KNOWS_TENSORFLOW = (
     "tfmem.api",
     "tfmem.bridge",
     "tfmem.costs.profiler",
+    "tfmem.functions.failures",
     "tfmem.functions.resolve",
     "tfmem.functions.signature",
+    "tfmem.functions.watched",
     "tfmem.keras",
     "tfmem.runtime.creation",
     "tfmem.runtime.devices",
@@ -37,6 +39,7 @@ KNOWS_TENSORFLOW = (
     "tfmem.runtime.host",
     "tfmem.runtime.host_server",
     "tfmem.runtime.memory",
+    "tfmem.runtime.snapshot",
     "tfmem.runtime.variables",
     "tfmem.saved",
 )
@@ -83,6 +86,7 @@ MAY_IMPORT = {
         "tfmem.runtime.devices",
     ),
     "tfmem.runtime": (
+        "tfmem.bridge.elements",
         "tfmem.bridge.handles",
         "tfmem.bridge.limits",
         "tfmem.bridge.traces",
@@ -296,6 +300,7 @@ PROCESS_WIDE = {
     "tfmem.costs.history.IN_PROCESS": "what was measured or read, so that a file is read once",
     "tfmem.costs.profiler.PROFILER": "TensorFlow's profiler, of which there is one",
     "tfmem.runtime.host._connected": "the host process that TensorFlow's context is connected to",
+    "tfmem.runtime.memory._earlier": "peaks from before a step, of the allocator's one counter",
     "tfmem.runtime.memory._claims": "devices whose memory was claimed at once",
     "tfmem.runtime.variables._record": "moves of variables, and those in pinned memory",
 }

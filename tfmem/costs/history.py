@@ -70,6 +70,28 @@ def keep_probe(found: Link | Rates | Copies, machine: Machine, *facts: str) -> N
     _save("probes", key, machine, {"probe": asdict(found)})
 
 
+def unforeseen(graph: Graph, machine: Machine, *facts: str) -> int:
+    """Bytes that steps of a graph were found to take beyond what was predicted; 0 if none were.
+
+    Args:
+      graph: as it was captured.
+      machine: where they ran.
+      *facts: what else the prediction depended on.
+    """
+    kept = _load("lessons", machine.key(fingerprint(graph), *facts), machine)
+    found = kept.get("unforeseen") if kept else 0
+    if not isinstance(found, int) or found < 0:
+        _log.warning("what is kept of steps before is damaged; it is not used")
+        return 0
+    return found
+
+
+def keep_unforeseen(nbytes: int, graph: Graph, machine: Machine, *facts: str) -> None:
+    """Keeps what steps of a graph take beyond predictions, in this process and on disk."""
+    key = machine.key(fingerprint(graph), *facts)
+    _save("lessons", key, machine, {"unforeseen": nbytes})
+
+
 def fingerprint(graph: Graph) -> str:
     """Of what a graph computes, not of where."""
     lines = (f"{n.name} {n.op} {n.nbytes} {' '.join(map(str, n.inputs))}" for n in graph.nodes)

@@ -1,4 +1,4 @@
-"""Small files kept in the user's cache: plans, profiles, probes. Their folder has a bound.
+"""Small files kept in the user's cache: plans, profiles, probes, lessons. Their folder has a bound.
 
 Several processes may keep and read files at once: a file is there whole or not at all, and one that
 another process deletes meanwhile is as if it had never been there.
@@ -23,7 +23,7 @@ _log = logging.getLogger("tfmem")
 DIRECTORY = "TFMEM_CACHE_DIR"
 """Environment variable that names another directory than the user's cache; empty keeps nothing."""
 
-KINDS = ("plans", "profiles", "probes")
+KINDS = ("plans", "profiles", "probes", "lessons")
 """Folders of files, in the order in which they are given up: a plan is made again by planning, a
 measurement only by measuring."""
 

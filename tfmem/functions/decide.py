@@ -13,6 +13,7 @@ from tfmem.bridge.capture import Captured
 from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError
 from tfmem.functions.entry import Planned
+from tfmem.functions.lessons import unforeseen
 from tfmem.functions.pricing import Tracing, measured, price
 from tfmem.functions.resolve import bytes_beside, check_host_memory, room_of
 from tfmem.functions.rewrite import observe, route_of
@@ -58,8 +59,12 @@ def plan_devices(
             done = passes_of(plan, route_of(plan.device, plan.host))
             graph = run_passes(graph, (*done, Align()), observe)
         variables.unshare(captured.variables.values(), request.device)
-        beside, room = bytes_beside(captured, request), room_of(request)
-        request = replace(request, bytes_beside=beside, room=room)
+        request = replace(
+            request,
+            bytes_beside=bytes_beside(captured, request),
+            bytes_unforeseen=0 if options.strategy else unforeseen(captured, request),
+            room=room_of(request),
+        )
         one, tracing = _plan_device(captured, graph, request, options)
         check_host_memory(one.plan)
         planned.append(one)
@@ -85,7 +90,7 @@ def _plan_device(
         decision = carry_out(graph, costs, request, strategy)
     else:
         decision = decided(graph, costs, request, captured.bodies)
-    return Planned(graph, costs, decision, request.room), tracing
+    return Planned(graph, costs, decision, request), tracing
 
 
 def _without_placement(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Decision:

@@ -39,6 +39,26 @@ _STEPS_BESIDE = 256
 More wastes less of the budget (0.4 % at most), fewer find plans more often."""
 
 
+def polymorphic(function: Any) -> Any:
+    """A callable as a tf.function.
+
+    Raises:
+      tfmem.Error: it is none, or one that is bound already.
+    """
+    if not callable(function):
+        raise Error(
+            f"cannot optimise {function!r}: it is a {type(function).__name__}, not a function; "
+            "pass a tf.function or a plain callable"
+        )
+    if isinstance(function, tf.types.experimental.ConcreteFunction):
+        raise Error(
+            "cannot optimise a ConcreteFunction, whose variables are bound already; "
+            "pass the tf.function that it was made from"
+        )
+    is_function = isinstance(function, tf.types.experimental.PolymorphicFunction)
+    return function if is_function else tf.function(function)
+
+
 def requests_of(options: Options) -> tuple[Request, ...]:
     """What is asked for each scarce device: devices found, limits filled in.
 

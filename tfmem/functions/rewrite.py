@@ -63,7 +63,7 @@ def pin_variables(entry: Entry) -> None:
             variables.pin((entry.captured.variables[one.variable] for one in read), plan.device)
 
 
-def lay_out(entry: Entry) -> tuple[Any, ...]:
+def lay_out(entry: Entry) -> list[Any]:
     """Lays the free memory of each device out as its plan was judged to find it.
 
     Returns:
@@ -72,16 +72,16 @@ def lay_out(entry: Entry) -> tuple[Any, ...]:
     walls: list[Any] = []
     for one in entry.planned:
         plan, bodies = one.plan, entry.captured.bodies
-        if one.room is None or plan.is_noop:
+        if one.request.room is None or plan.is_noop:
             continue
         heap.claim(plan.device)
         found = heap.measured(plan.device)
         charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
-        sizes = layout(one.graph, charged, plan, found.free if found else one.room)
+        sizes = layout(one.graph, charged, plan, found.free if found else one.request.room)
         if sizes is None:
             _log.info("%s: free memory is not as it was when the plan was made", entry.name)
         walls += heap.partition(plan.device, sizes or ())
-    return tuple(walls)
+    return walls
 
 
 def route_of(device: str, host: str) -> Route:

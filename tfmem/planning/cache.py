@@ -108,7 +108,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),
         repr((request.device, request.host, request.budget, request.room, request.max_slowdown)),
-        repr((sorted(request.techniques), request.bytes_beside)),
+        repr((sorted(request.techniques), request.bytes_beside, request.bytes_unforeseen)),
         *_texts(bodies or {}),
         PLANNER,
         *map(store.version_of, ("tfmem", "tensorflow", "numpy", "scipy")),

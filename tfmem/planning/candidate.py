@@ -54,9 +54,7 @@ class Candidate:
         if self.room is None or not (self.plan.transfers or self.plan.window > 1):
             return self.room
         kept = int((1 - FILLED) * capacity(self.graph, self.costs, self.plan, self.room))
-        largest = max(self.room)
-        number = self.room.index(largest)
-        return *self.room[:number], max(0, largest - kept), *self.room[number + 1 :]
+        return without(self.room, kept)
 
     @property
     def fits(self) -> bool:
@@ -127,3 +125,9 @@ def capacity(graph: Graph, costs: Costs, plan: Plan, room: tuple[int, ...] | Non
         return math.inf
     here = (node for node in graph.nodes if node.is_input and node.device in ("", plan.device))
     return sum(room) + sum(costs.allocated(nbytes) for node in here for nbytes in node.nbytes)
+
+
+def without(room: tuple[int, ...], nbytes: int) -> tuple[int, ...]:
+    """The free chunks with so many bytes less in the largest."""
+    number = room.index(max(room))
+    return *room[:number], max(0, room[number] - nbytes), *room[number + 1 :]

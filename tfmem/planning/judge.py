@@ -10,7 +10,7 @@ from tfmem.errors import BudgetError, Error
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
 from tfmem.plan import BodyPlan, Plan
-from tfmem.planning.candidate import Candidate, candidate, capacity
+from tfmem.planning.candidate import Candidate, candidate, capacity, without
 from tfmem.planning.nested import charge, costs_of
 from tfmem.planning.request import Decision, Request
 from tfmem.planning.strategy import Strategy
@@ -57,21 +57,26 @@ def original(graph: Graph, costs: Costs, request: Request) -> Original:
 
 
 def beside_others(request: Request, decide: Callable[[Request], Decision]) -> Decision:
-    """Decides for what others leave of the budget; what they hold counts in the predictions."""
-    beside = request.bytes_beside
+    """Decides for what others leave of the budget; what they hold counts in the predictions.
+
+    So does what steps took beyond predictions.
+    """
+    beside = request.bytes_beside + request.bytes_unforeseen
     if not beside:
         return decide(request)
-    text = f"{format_bytes(beside)} are in use on {request.device} beside the function"
+    text = _counted_besides(request)
     rest = replace(
         request,
         bytes_beside=0,
+        bytes_unforeseen=0,
         budget=request.budget and max(1, request.budget - beside),
+        room=request.room and without(request.room, request.bytes_unforeseen),
     )
     try:
         found = decide(rest)
     except BudgetError as error:
         least = error.least_bytes and error.least_bytes + beside
-        raise BudgetError(f"{error}\n{text}, which is counted besides", least) from error
+        raise BudgetError(f"{error}\n{text}", least) from error
     plan = replace(
         found.plan,
         budget=request.budget,
@@ -79,6 +84,22 @@ def beside_others(request: Request, decide: Callable[[Request], Decision]) -> De
         baseline_peak_bytes=found.plan.baseline_peak_bytes + beside,
     )
     return replace(found, plan=plan, worst_bytes=found.worst_bytes + beside)
+
+
+def _counted_besides(request: Request) -> str:
+    """What is counted beside a function, and why."""
+    lines = []
+    if beside := request.bytes_beside:
+        lines.append(
+            f"{format_bytes(beside)} are in use on {request.device} beside the function, which is "
+            "counted besides"
+        )
+    if more := request.bytes_unforeseen:
+        lines.append(
+            f"{format_bytes(more)} are left free, for steps that were measured before took more "
+            "than was predicted"
+        )
+    return "\n".join(lines)
 
 
 def decision(found: Candidate, before: Original, request: Request) -> Decision:

@@ -36,12 +36,14 @@ class Request(Bounds):
       room: bytes of each chunk that the device's allocator has free, by address, beside what is
         in use when the plan is made; None if it may grow without a limit.
       bytes_beside: in use on the device, for the whole step, that are no part of the function.
+      bytes_unforeseen: to be left free, for steps measured before took more than was predicted.
     """
 
     device: str
     host: str = ""
     room: tuple[int, ...] | None = None
     bytes_beside: int = 0
+    bytes_unforeseen: int = 0
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def report_of(entry: Entry) -> Report:
 
 def _report(entry: Entry, one: Planned) -> Report:
     plan, bodies = one.plan, entry.captured.bodies
-    has_run = entry.rewritten is not None and entry.rewritten.has_run
+    has_run = entry.has_run or (entry.rewritten is not None and entry.rewritten.has_run)
     whole, costs = as_original(one.graph, one.costs)
     original = planned = trace(whole, costs, Plan(device=plan.device, host=plan.host))
     if not plan.is_noop:
@@ -60,6 +60,7 @@ def _report(entry: Entry, one: Planned) -> Report:
         alive_at_peak=tuple(alive),
         measured_peak_bytes=_measured_peak(plan.device) if has_run else None,
         planning_seconds=entry.seconds,
+        events=entry.events,
     )
 
 
@@ -84,7 +85,7 @@ def explained(name: str, captured: Captured, request: Request, profile: str) -> 
     request = replace(request, bytes_beside=bytes_beside(captured, request), room=None)
     costs = price(captured, graph, replace(request, budget=1), profile)
     decision = decided(graph, costs, replace(request, budget=None), captured.bodies)
-    frontier = tuple(_offers(Planned(graph, costs, decision), request, captured.bodies))
+    frontier = tuple(_offers(Planned(graph, costs, decision, request), request, captured.bodies))
     known = decision.plan
     plan = Plan(
         device=known.device,
@@ -95,7 +96,7 @@ def explained(name: str, captured: Captured, request: Request, profile: str) -> 
         baseline_step_seconds=known.baseline_step_seconds,
         reason="this is the original function",
     )
-    original = Planned(graph, costs, replace(decision, plan=plan, after=decision.before))
+    original = Planned(graph, costs, replace(decision, plan=plan, after=decision.before), request)
     seconds = time.perf_counter() - start
     entry = Entry(name, captured, (original,), seconds, variables.moves())
     return replace(report_of(entry), frontier=frontier)

@@ -3,7 +3,8 @@
 TensorFlow does not tell where its BFC allocator has room, but its profiler reports of every chunk
 that is handed out its address and size, and which part of the free bytes is not in the largest free
 chunk. `measured` asks for buffers of many sizes and gives each back at once: best fit shows the
-smallest chunk that takes it. That takes some milliseconds and changes nothing.
+smallest chunk that takes it. That takes some milliseconds and changes nothing but the allocator's
+peak, which begins anew.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ def measured(device: str) -> Heap | None:
         found, _ = _free_chunks(name, largest)
     except tf.errors.AlreadyExistsError:
         return None
+    finally:
+        memory.reset_peak(name)
     return Heap(in_use, tuple(size for _, size in sorted(found.items())), max(0, limit - pool))
 
 
