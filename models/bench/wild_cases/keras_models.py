@@ -1,8 +1,9 @@
-"""keras.applications, one of each family, by Keras 3 and by tf-keras, with random weights."""
+"""keras.applications, each family by Keras 3 or tf-keras or both, with random weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -13,8 +14,50 @@ from models.bench.wild_cases.data import dataset, images, integers
 _CLASSES = 10
 
 
-def _trained(keras: Any, model: Any, size: int, batch: int, optimizer: Any) -> Work:
-    """A step written by hand, as a tutorial's: sparse cross entropy, an optimizer of Keras."""
+@dataclass(frozen=True)
+class Family:
+    """A model of keras.applications and how it is trained.
+
+    Attributes:
+      model: its name there.
+      size: pixels of a side.
+      batch: images.
+      optimizer: of the Keras that it is of.
+      settings: what the optimizer is given besides the learning rate.
+      by: which Keras: `keras3`, `tf_keras`.
+    """
+
+    model: str
+    size: int
+    batch: int
+    optimizer: str = "Adam"
+    settings: tuple[tuple[str, Any], ...] = ()
+    by: Sequence[str] = ("keras3", "tf_keras")
+
+
+FAMILIES = {
+    "vgg": Family("VGG16", 32, 32, "SGD", (("momentum", 0.9),), ["keras3"]),
+    "resnet": Family("ResNet50", 64, 8, "SGD", (("momentum", 0.9),), ["tf_keras"]),
+    "resnet_v2": Family("ResNet50V2", 64, 8, "AdamW", (), ["keras3"]),
+    "resnet_rs": Family("ResNetRS50", 64, 8, "SGD", (), ["tf_keras"]),
+    "inception": Family("InceptionV3", 75, 8, "RMSprop", (), ["tf_keras"]),
+    "inception_resnet": Family("InceptionResNetV2", 75, 2, "SGD", (), ["keras3"]),
+    "xception": Family("Xception", 71, 8, "SGD", (("nesterov", True),), ["keras3"]),
+    "mobilenet": Family("MobileNet", 96, 16, "RMSprop", (), ["tf_keras"]),
+    "mobilenet_v2": Family("MobileNetV2", 96, 16, "Nadam", (), ["keras3"]),
+    "mobilenet_v3": Family("MobileNetV3Small", 96, 32),
+    "densenet": Family("DenseNet121", 64, 8, "SGD"),
+    "nasnet": Family("NASNetMobile", 64, 8, "Adam", (), ["keras3"]),
+    "efficientnet": Family("EfficientNetB0", 96, 16),
+    "efficientnet_v2": Family("EfficientNetV2B0", 64, 16, "Lion", (), ["tf_keras"]),
+    "convnext": Family("ConvNeXtTiny", 32, 8, "AdamW", (("weight_decay", 0.05),), ["keras3"]),
+    "regnet": Family("RegNetX002", 64, 16, "SGD", (), ["tf_keras"]),
+}
+"""Sizes for which a step takes some 50 to 400 MB."""
+
+
+def trained(keras: Any, model: Any, data: tf.data.Dataset, optimizer: Any) -> Work:
+    """A step written by hand, as a tutorial's, with sparse cross entropy."""
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     @tf.function
@@ -25,37 +68,29 @@ def _trained(keras: Any, model: Any, size: int, batch: int, optimizer: Any) -> W
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    return Work(step, iter(dataset(images(batch, size), integers(batch, below=_CLASSES))))
+    return Work(step, iter(data))
 
 
-FAMILIES = {
-    "mobilenet_v3": ("MobileNetV3Small", 96, 32, "Adam"),
-    "densenet": ("DenseNet121", 64, 8, "SGD"),
-    "efficientnet": ("EfficientNetB0", 96, 16, "Adam"),
-}
-"""Of each family: name in keras.applications, pixels of a side, batch, optimizer."""
-
-
-def _family(library: str, name: str, size: int, batch: int, optimizer: str) -> Callable[[], Work]:
+def _family(family: Family, by: str) -> Callable[[], Work]:
     def build() -> Work:
-        if library == "tf-keras":
+        if by == "tf_keras":
             import tf_keras as keras
         else:
             import keras
-        made = getattr(keras.applications, name)
-        model = made(
+        model = getattr(keras.applications, family.model)(
             weights=None,
-            input_shape=(size, size, 3),
+            input_shape=(family.size, family.size, 3),
             classes=_CLASSES,
             classifier_activation=None,
         )
-        return _trained(keras, model, size, batch, getattr(keras.optimizers, optimizer)(1e-3))
+        optimizer = getattr(keras.optimizers, family.optimizer)(1e-3, **dict(family.settings))
+        drawn = images(family.batch, family.size), integers(family.batch, below=_CLASSES)
+        return trained(keras, model, dataset(*drawn), optimizer)
 
     return build
 
 
-for _library, _prefix in (("keras", "keras3"), ("tf-keras", "tf_keras")):
-    for _name, _setting in FAMILIES.items():
-        case(_library, legacy_keras=_library == "tf-keras", name=f"{_prefix}.{_name}")(
-            _family(_library, *_setting)
-        )
+for _name, _one in FAMILIES.items():
+    for _by in _one.by:
+        _library = "tf-keras" if _by == "tf_keras" else "keras"
+        case(_library, legacy_keras=_by == "tf_keras", name=f"{_by}.{_name}")(_family(_one, _by))
