@@ -24,7 +24,9 @@ import numpy as np
 import tensorflow as tf
 
 import tfmem
+import tfmem.keras
 from models.bench import wild_cases
+from tfmem.bridge.keras_models import Hooks
 from tfmem.errors import BudgetError, Error, RewriteError
 from tfmem.runtime import devices, memory
 from tfmem.runtime.limited import is_out_of_memory
@@ -62,6 +64,8 @@ class Diary:
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self.step = 0
+        self.on_log: Callable[[], object] = lambda: None
+        """Called after each line that tfmem logs."""
 
     def say(self, event: str, **fields: Any) -> None:
         print(
@@ -78,6 +82,7 @@ class Spoken(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._diary.say("log", level=record.levelname, text=record.getMessage())
+        self._diary.on_log()
 
 
 class Planned:
@@ -91,10 +96,10 @@ class Planned:
         optimized = self._optimized
         start = time.perf_counter()
         self._diary.say("planning")
-        optimized.get_concrete_function(*args, **kwargs)
+        optimized.prepare(*args, **kwargs)
         plans = optimized.plans
         if len(plans) > len(self._plans):
-            self._say_planned(plans[-1], time.perf_counter() - start)
+            say_planned(self._diary, plans[-1], time.perf_counter() - start)
         self._diary.say("running")
         outputs = optimized(*args, **kwargs)
         if optimized.plans[: len(plans)] != plans:
@@ -105,16 +110,18 @@ class Planned:
     def __get__(self, instance: Any, owner: type | None = None) -> Planned:
         return self if instance is None else Planned(self._optimized.__get__(instance), self._diary)
 
-    def _say_planned(self, plan: tfmem.Plan, seconds: float) -> None:
-        self._diary.say(
-            "planned",
-            seconds=seconds,
-            predicted=plan.peak_bytes,
-            original=plan.baseline_peak_bytes,
-            slowdown=plan.step_seconds / max(1e-12, plan.baseline_step_seconds),
-            reason=plan.reason if plan.is_noop else "",
-            recomputed=len(plan.recomputations),
-        )
+
+def say_planned(diary: Diary, plan: tfmem.Plan, seconds: float) -> None:
+    """Says what a plan predicts, and how long it took to make."""
+    diary.say(
+        "planned",
+        seconds=seconds,
+        predicted=plan.peak_bytes,
+        original=plan.baseline_peak_bytes,
+        slowdown=plan.step_seconds / max(1e-12, plan.baseline_step_seconds),
+        reason=plan.reason if plan.is_noop else "",
+        recomputed=len(plan.recomputations),
+    )
 
 
 class Asked:
@@ -156,10 +163,18 @@ def train(case: wild_cases.Case, job: Job, diary: Diary) -> None:
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     diary.say("building")
     work = case.build()
+    diary.say("built", nbytes=memory.memory_info(device)[0])
+    if isinstance(work, wild_cases.Fit):
+        fit(work, job, diary)
+    else:
+        loop(work, job, diary)
+
+
+def loop(work: wild_cases.Work, job: Job, diary: Diary) -> None:
+    """The user's loop."""
     functions = work.functions if isinstance(work.functions, tuple) else (work.functions,)
     prepared = tuple(_prepared(function, job, diary) for function in functions)
-    diary.say("built", nbytes=memory.memory_info(device)[0])
-
+    device = devices.scarce()
     kept, incoming = [], iter(work.batches)
     for diary.step in range(1, (_LEAST_TURNS if job.kind == "least" else job.steps) + 1):
         memory.reset_peak(device)
@@ -169,6 +184,58 @@ def train(case: wild_cases.Case, job: Job, diary: Diary) -> None:
         losses = scalars(kept[-1])
         seconds = time.perf_counter() - start
         diary.say("step", losses=losses, peak=memory.memory_info(device)[1], seconds=seconds)
+
+
+def fit(work: wild_cases.Fit, job: Job, diary: Diary) -> None:
+    """Keras's loop, with the callback of a user who has a budget."""
+    callbacks: list[Any] = [Watch(diary)]
+    if job.kind in ("planned", "least"):
+        budget = tfmem.keras.MemoryBudget(job.budget or 1)
+        callbacks = [budget, Watch(diary, budget)]
+    steps = 1 if job.kind == "least" else job.steps
+    try:
+        work.model.fit(work.data, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
+    except BudgetError as error:
+        if job.kind != "least" or error.least_bytes is None:
+            raise
+        diary.say("least", nbytes=error.least_bytes)
+
+
+class Watch(Hooks):
+    """A callback of either Keras that tells the diary of each batch."""
+
+    def __init__(self, diary: Diary, budget: tfmem.keras.MemoryBudget | None = None) -> None:
+        self._diary, self._budget = diary, budget
+        self._plans: tuple[tfmem.Plan, ...] = ()
+        self._started = time.perf_counter()
+        diary.on_log = self._look
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self._diary.step = batch + 1
+        self._started = time.perf_counter()
+        memory.reset_peak(devices.scarce())
+        self._diary.say("running" if self._plans or not self._budget else "planning")
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        peak = memory.memory_info(devices.scarce())[1]
+        seconds = time.perf_counter() - self._started
+        self._diary.say("step", losses=[float(logs["loss"])], peak=peak, seconds=seconds)
+        if self._budget and self._budget.plans[: len(self._plans)] != self._plans:
+            self._diary.say("replanned")
+            self._plans = self._budget.plans
+
+    def _look(self) -> None:
+        """Tells of a plan that was made just now."""
+        plans = self._budget.plans if self._budget else ()
+        if len(plans) > len(self._plans):
+            say_planned(self._diary, plans[-1], time.perf_counter() - self._started)
+            self._diary.say("running")
+            self._plans = plans
+
+    def _yes(self) -> bool:
+        return True
+
+    _implements_train_batch_hooks = _yes
 
 
 def _prepared(function: Any, job: Job, diary: Diary) -> Callable[..., Any]:

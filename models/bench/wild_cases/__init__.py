@@ -31,8 +31,13 @@ from typing import Any
 MODULES = (
     "keras_models",
     "hugging_face",
-    "gans",
+    "hubs",
+    "probability",
+    "recommenders",
+    "others",
+    "pictures",
     "styles",
+    "gradients",
     "loops",
 )
 """Modules of this package that have cases, in the order of the page."""
@@ -61,6 +66,22 @@ class Work:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """What a case trains by Keras's `fit`, with tfmem's callback.
+
+    Attributes:
+      model: compiled, of Keras 3 or tf-keras.
+      data: a tf.data.Dataset of batches, without end.
+    """
+
+    model: Any
+    data: Any
+
+
+Build = Callable[[], Work | Fit]
+
+
+@dataclass(frozen=True)
 class Case:
     """A step of the suite.
 
@@ -68,23 +89,29 @@ class Case:
       name: of its module and its function.
       library: whose model or style it is.
       legacy_keras: whether `tf.keras` is tf-keras in its process, not Keras 3.
-      build: makes its `Work`.
+      build: makes its `Work` or `Fit`.
     """
 
     name: str
     library: str
     legacy_keras: bool
-    build: Callable[[], Work]
+    build: Build
 
     @functools.cached_property
     def code(self) -> str:
-        """Fingerprint of the source that makes the case: its module without the other cases."""
-        text = Path(str(inspect.getsourcefile(self.build))).read_text(encoding="utf-8")
-        module = ast.parse(text)
-        own = self.build.__name__
-        kept = [one for one in module.body if not _is_case(one) or _name_of(one) == own]
-        lines = "\n".join(map(ast.unparse, kept))
+        """Fingerprint of the source that makes the case, without the other cases."""
+        path = Path(str(inspect.getsourcefile(self.build)))
+        lines = "\n".join(_source(path, self.build.__name__))
         return hashlib.sha256(lines.encode()).hexdigest()[:12]
+
+
+def _source(path: Path, own: str) -> Iterator[str]:
+    """Statements of a module, cases but `own` left out, and of those here that it imports."""
+    for one in ast.parse(path.read_text(encoding="utf-8")).body:
+        if not _is_case(one) or getattr(one, "name", "") == own:
+            yield ast.unparse(one)
+        if isinstance(one, ast.ImportFrom) and str(one.module).startswith(f"{__name__}."):
+            yield from _source(path.with_name(f"{str(one.module).rpartition('.')[2]}.py"), "")
 
 
 def _is_case(statement: ast.stmt) -> bool:
@@ -93,16 +120,12 @@ def _is_case(statement: ast.stmt) -> bool:
     return any(ast.unparse(one).startswith("case(") for one in statement.decorator_list)
 
 
-def _name_of(statement: ast.stmt) -> str:
-    return str(getattr(statement, "name", ""))
-
-
 _cases: dict[str, Case] = {}
 
 
 def case(
     library: str, *, legacy_keras: bool = False, name: str | None = None
-) -> Callable[[Callable[[], Work]], Callable[[], Work]]:
+) -> Callable[[Build], Build]:
     """Makes a function a case.
 
     Args:
@@ -114,7 +137,7 @@ def case(
       ValueError: there is a case of that name.
     """
 
-    def register(build: Callable[[], Work]) -> Callable[[], Work]:
+    def register(build: Build) -> Build:
         module = build.__module__.rpartition(".")[2]
         full = f"{module}.{name or build.__name__}"
         if full in _cases:

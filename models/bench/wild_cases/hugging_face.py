@@ -223,7 +223,11 @@ def segformer() -> Work:
     import transformers as hf
 
     config = hf.SegformerConfig(
-        depths=[1, 1, 1, 1], hidden_sizes=[16, 32, 64, 96], decoder_hidden_size=64, num_labels=6
+        depths=[1, 1, 1, 1],
+        hidden_sizes=[16, 32, 80, 96],
+        decoder_hidden_size=64,
+        num_attention_heads=[1, 2, 5, 6],
+        num_labels=6,
     )
     model = hf.TFSegformerForSemanticSegmentation(config)
     draws = {"pixel_values": normals(8, 3, 96, 96), "labels": integers(8, 96, 96, below=6)}

@@ -25,6 +25,7 @@ class Family:
       optimizer: of the Keras that it is of.
       settings: what the optimizer is given besides the learning rate.
       by: which Keras: `keras3`, `tf_keras`.
+      has_top: whether it ends as its authors let it; if not, in a mean and one layer.
     """
 
     model: str
@@ -33,12 +34,13 @@ class Family:
     optimizer: str = "Adam"
     settings: tuple[tuple[str, Any], ...] = ()
     by: Sequence[str] = ("keras3", "tf_keras")
+    has_top: bool = True
 
 
 FAMILIES = {
-    "vgg": Family("VGG16", 32, 32, "SGD", (("momentum", 0.9),), ["keras3"]),
-    "resnet": Family("ResNet50", 64, 8, "SGD", (("momentum", 0.9),), ["tf_keras"]),
-    "resnet_v2": Family("ResNet50V2", 64, 8, "AdamW", (), ["keras3"]),
+    "vgg": Family("VGG16", 32, 32, "SGD", (), ["keras3"], has_top=False),
+    "resnet": Family("ResNet50", 64, 8, "SGD", (), ["tf_keras"]),
+    "resnet_v2": Family("ResNet50V2", 64, 8, "SGD", (), ["keras3"]),
     "resnet_rs": Family("ResNetRS50", 64, 8, "SGD", (), ["tf_keras"]),
     "inception": Family("InceptionV3", 75, 8, "RMSprop", (), ["tf_keras"]),
     "inception_resnet": Family("InceptionResNetV2", 75, 2, "SGD", (), ["keras3"]),
@@ -53,7 +55,7 @@ FAMILIES = {
     "convnext": Family("ConvNeXtTiny", 32, 8, "AdamW", (("weight_decay", 0.05),), ["keras3"]),
     "regnet": Family("RegNetX002", 64, 16, "SGD", (), ["tf_keras"]),
 }
-"""Sizes for which a step takes some 50 to 400 MB."""
+"""Sizes for which a step takes little more than its weights and gradients."""
 
 
 def trained(keras: Any, model: Any, data: tf.data.Dataset, optimizer: Any) -> Work:
@@ -77,12 +79,13 @@ def _family(family: Family, by: str) -> Callable[[], Work]:
             import tf_keras as keras
         else:
             import keras
-        model = getattr(keras.applications, family.model)(
-            weights=None,
-            input_shape=(family.size, family.size, 3),
-            classes=_CLASSES,
-            classifier_activation=None,
-        )
+        made = getattr(keras.applications, family.model)
+        settings = {"weights": None, "input_shape": (family.size, family.size, 3)}
+        if family.has_top:
+            model = made(classes=_CLASSES, classifier_activation=None, **settings)
+        else:
+            below = made(include_top=False, pooling="avg", **settings)
+            model = keras.Sequential([below, keras.layers.Dense(_CLASSES)])
         optimizer = getattr(keras.optimizers, family.optimizer)(1e-3, **dict(family.settings))
         drawn = images(family.batch, family.size), integers(family.batch, below=_CLASSES)
         return trained(keras, model, dataset(*drawn), optimizer)

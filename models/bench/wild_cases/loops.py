@@ -306,7 +306,7 @@ def lstm() -> Work:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
-    return Work(step, batches(normals(64, 64, 32), normals(64, 1)))
+    return Work(step, batches(normals(192, 64, 32), normals(192, 1)))
 
 
 @case("tf-keras", legacy_keras=True)
@@ -336,4 +336,4 @@ def seq2seq_with_attention() -> Work:
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
-    return Work(step, batches(integers(64, 24, below=1000), integers(64, 12, below=1000)))
+    return Work(step, batches(integers(160, 24, below=1000), integers(160, 12, below=1000)))
