@@ -45,7 +45,7 @@ def jacobian_penalty() -> Work:
         slopes = inner.batch_jacobian(y, x)
         return tf.reduce_mean(y**2) + 0.1 * tf.reduce_mean(slopes**2)
 
-    return stepping(loss_of, weights, normals(1024, 64))
+    return stepping(loss_of, weights, normals(2048, 64))
 
 
 @case("tensorflow")

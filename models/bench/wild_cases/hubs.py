@@ -86,11 +86,11 @@ def resnet_classifier() -> Fit:
     from keras_hub.models import ResNetBackbone, ResNetImageClassifier
 
     backbone = ResNetBackbone(
-        input_conv_filters=[32],
+        input_conv_filters=[64],
         input_conv_kernel_sizes=[7],
-        stackwise_num_filters=[32, 64, 128],
-        stackwise_num_blocks=[2, 2, 2],
-        stackwise_num_strides=[1, 2, 2],
+        stackwise_num_filters=[64, 128],
+        stackwise_num_blocks=[2, 2],
+        stackwise_num_strides=[1, 2],
         block_type="basic_block",
         image_shape=(96, 96, 3),
     )

@@ -52,7 +52,7 @@ FAMILIES = {
     "nasnet": Family("NASNetMobile", 64, 8, "Adam", (), ["keras3"]),
     "efficientnet": Family("EfficientNetB0", 96, 16),
     "efficientnet_v2": Family("EfficientNetV2B0", 64, 16, "Lion", (), ["tf_keras"]),
-    "convnext": Family("ConvNeXtTiny", 32, 8, "AdamW", (("weight_decay", 0.05),), ["keras3"]),
+    "convnext": Family("ConvNeXtTiny", 32, 8, "Adafactor", (), ["keras3"]),
     "regnet": Family("RegNetX002", 64, 16, "SGD", (), ["tf_keras"]),
 }
 """Sizes for which a step takes little more than its weights and gradients."""

@@ -257,7 +257,7 @@ def byol() -> Work:
             slow.assign(0.99 * slow + 0.01 * fast)
         return loss
 
-    return Work(step, batches(images(128, 48)))
+    return Work(step, batches(images(256, 48)))
 
 
 def _u_net(keras: Any, size: int, channels: int, out: int) -> Any:
@@ -285,7 +285,7 @@ def u_net_by_fit() -> Fit:
 
     model = _u_net(keras, 64, 3, 5)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, ["accuracy"], jit_compile=False)
+    model.compile("adam", loss, metrics=["accuracy"], jit_compile=False)
     return Fit(model, dataset(images(16, 64), integers(16, 64, 64, below=5)))
 
 
@@ -309,7 +309,7 @@ def classifier_by_fit() -> Fit:
         ]
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("rmsprop", loss, ["accuracy"])
+    model.compile("rmsprop", loss, metrics=["accuracy"])
     return Fit(model, dataset(images(32, 64), integers(32, below=10)))
 
 
@@ -333,7 +333,7 @@ def diffusion() -> Work:
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
-    return Work(step, batches(images(32, 32)))
+    return Work(step, batches(images(64, 32)))
 
 
 @case("tf-keras", legacy_keras=True)

@@ -309,9 +309,9 @@ def ragged_texts() -> Work:
     @tf.function
     def step(words):
         with tf.GradientTape() as tape:
-            seen = tf.ragged.map_flat_values(tf.nn.embedding_lookup, table, words)
+            seen = tf.gather(table, words)
             loss = tf.reduce_mean(mlp(tf.reduce_mean(seen, 1), weights[:2]) ** 2)
-        descend(weights, tape.gradient(loss, weights))
+        descend(weights, [tf.convert_to_tensor(one) for one in tape.gradient(loss, weights)])
         return loss
 
     def texts():
