@@ -316,8 +316,10 @@ class Book:
     def find(self, asked: dict[str, Any]) -> dict[str, Any] | None:
         """The row of this setting, if it was made with the same code and as many steps."""
         row = self._rows.get(_key(asked))
+        if row is None or (row["mode"] == "plain" and row["outcome"] != "trained"):
+            return None
         same = ("code", "steps", "budget")
-        return row if row and all(row[name] == asked[name] for name in same) else None
+        return row if all(row[name] == asked[name] for name in same) else None
 
     def keep(self, row: dict[str, Any]) -> None:
         """Puts a row in the place of the earlier one, and writes the page."""

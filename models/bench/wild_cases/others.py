@@ -57,16 +57,16 @@ def sonnet_vq_vae() -> Work:
         optimizer.apply(tape.gradient(loss, variables), variables)
         return loss, found["perplexity"]
 
-    return Work(step, batches(images(32, 48)))
+    return Work(step, batches(images(64, 48)))
 
 
-@case("spektral")
+@case("spektral", legacy_keras=True)
 def graph_convolution() -> Work:
     """Nodes of a graph whose adjacency is a sparse tensor."""
-    import keras
     import scipy.sparse
+    import tf_keras as keras
     from spektral.layers import GCNConv
-    from spektral.layers.ops import sp_matrix_to_sp_tensor
+    from spektral.utils.sparse import sp_matrix_to_sp_tensor
 
     random = np.random.default_rng(0)
     adjacency = scipy.sparse.random(4000, 4000, 0.002, "csr", random_state=random)
@@ -110,9 +110,9 @@ def graph_attention() -> Work:
         return loss
 
     def edges(random):
-        return (random.random((32, 60, 60)) < 0.1).astype("float32")
+        return (random.random((64, 80, 80)) < 0.1).astype("float32")
 
-    return Work(step, batches(normals(32, 60, 32), edges, integers(32, below=3)))
+    return Work(step, batches(normals(64, 80, 32), edges, integers(64, below=3)))
 
 
 @case("tf-agents", legacy_keras=True)
@@ -147,5 +147,5 @@ def deep_q_network() -> Work:
         )
         return agent.train(experience).loss
 
-    drawn = normals(64, 2, 64, 64, 4), integers(64, 2, below=4), normals(64, 2)
+    drawn = normals(128, 2, 64, 64, 4), integers(128, 2, below=4), normals(128, 2)
     return Work(step, batches(*drawn))

@@ -85,13 +85,13 @@ def flipout() -> Work:
             tfp.layers.DenseFlipout(10),
         ]
     )
-    model.build((64, 28, 28, 1))
+    model.build((256, 28, 28, 1))
 
     def loss_of(x, y):
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x, training=True))
         return tf.reduce_mean(losses) + tf.add_n(model.losses) / 1e4
 
-    drawn = [images(64, 28, 1), integers(64, below=10)]
+    drawn = [images(256, 28, 1), integers(256, below=10)]
     return _descending(loss_of, lambda: model.trainable_variables, drawn)
 
 
@@ -115,7 +115,7 @@ def autoregressive_flow() -> Work:
     def loss_of(x):
         return -tf.reduce_mean(density.log_prob(x))
 
-    return _descending(loss_of, lambda: density.trainable_variables, [normals(2048, 32)])
+    return _descending(loss_of, lambda: density.trainable_variables, [normals(4096, 32)])
 
 
 @case(_TFP, legacy_keras=True)
@@ -140,7 +140,7 @@ def hamiltonian_monte_carlo() -> Work:
         start.assign(chain[-1])
         return tf.reduce_mean(log_prob(chain[-1]))
 
-    return Work(step, batches(normals(16384, 32), normals(16384)))
+    return Work(step, batches(normals(32768, 32), normals(32768)))
 
 
 @case(_TFP, legacy_keras=True)
@@ -163,7 +163,7 @@ def state_space_model() -> Work:
         )
         return -tf.reduce_mean(model.log_prob(series))
 
-    return _descending(loss_of, lambda: [drift, noise], [normals(512, 48, 1)])
+    return _descending(loss_of, lambda: [drift, noise], [normals(8192, 48, 1)])
 
 
 @case(_TFP, legacy_keras=True)
@@ -180,12 +180,12 @@ def mixture_density() -> Work:
             tfp.layers.MixtureNormal(32, [8]),
         ]
     )
-    model.build((2048, 16))
+    model.build((4096, 16))
 
     def loss_of(x, y):
         return -tf.reduce_mean(model(x).log_prob(y))
 
-    drawn = [normals(2048, 16), normals(2048, 8)]
+    drawn = [normals(4096, 16), normals(4096, 8)]
     return _descending(loss_of, lambda: model.trainable_variables, drawn)
 
 
@@ -197,7 +197,7 @@ def sparse_gaussian_process() -> Work:
     model = gpflow.models.SVGP(
         gpflow.kernels.SquaredExponential(lengthscales=[1.0] * 8),
         gpflow.likelihoods.Gaussian(),
-        tf.random.stateless_normal([200, 8], [1, 2], tf.float64),
+        tf.random.stateless_normal([200, 8], [1, 2], dtype=tf.float64),
         num_data=100_000,
     )
 
@@ -217,7 +217,7 @@ def classified_by_a_process() -> Work:
     model = gpflow.models.SVGP(
         gpflow.kernels.Matern52(),
         gpflow.likelihoods.Bernoulli(),
-        tf.random.stateless_normal([128, 4], [1, 2], tf.float64),
+        tf.random.stateless_normal([128, 4], [1, 2], dtype=tf.float64),
         num_data=50_000,
     )
     gpflow.set_trainable(model.q_mu, False)
@@ -247,7 +247,7 @@ def exact_gaussian_process() -> Work:
     """A Cholesky factor of the whole kernel matrix."""
     import gpflow
 
-    inputs, targets = tf.Variable(tf.zeros([800, 4], tf.float64)), None
+    inputs = tf.Variable(tf.zeros([800, 4], tf.float64))
     targets = tf.Variable(tf.zeros([800, 1], tf.float64))
     model = gpflow.models.GPR((inputs, targets), gpflow.kernels.RBF(lengthscales=[1.0] * 4))
 

@@ -125,7 +125,7 @@ def deepfm() -> Work:
 
     names = [f"column{place}" for place in range(12)]
     columns = [SparseFeat(name, 2000, embedding_dim=16) for name in names]
-    columns.append(DenseFeat("dense", 13))
+    columns.append(DenseFeat("numbers", 13))
     model = DeepFM(columns, columns, dnn_hidden_units=(256, 128), task="binary")
     optimizer = keras.optimizers.Adam(1e-3)
     loss_of = keras.losses.BinaryCrossentropy()
@@ -134,7 +134,7 @@ def deepfm() -> Work:
     def step(ids, numbers, clicked):
         inputs = {name: ids[:, place : place + 1] for place, name in enumerate(names)}
         with tf.GradientTape() as tape:
-            given = model(inputs | {"dense": numbers}, training=True)
+            given = model(inputs | {"numbers": numbers}, training=True)
             loss = loss_of(clicked, given) + tf.add_n(model.losses)
         variables = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
