@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from models.bench import wild_page
-from models.bench.wild_cases import Case, cases
+from models.bench.wild_cases import CORE, Case, cases
 from models.bench.wild_child import Job
 from models.bench.wild_verdict import Events, judged
 from tfmem.runtime.memory import MIB
@@ -82,7 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m models.bench.wild", description=__doc__, formatter_class=formatter
     )
-    parser.add_argument("--only", default="", help="beginnings of names, with commas between")
+    parser.add_argument(
+        "--only", default="", help="beginnings of names, or core: some of each kind"
+    )
     parser.add_argument("--modes", default=",".join(MODES), help="of: %(default)s")
     parser.add_argument("--shares", default=",".join(SHARES), help="of plain's peak: %(default)s")
     parser.add_argument("--steps", type=int, default=60)
@@ -97,7 +99,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _chosen(only: str) -> list[Case]:
     beginnings = tuple(filter(None, only.split(","))) or ("",)
-    return [one for name, one in cases().items() if name.startswith(beginnings)]
+    chosen = [one for name, one in cases().items() if name.startswith(beginnings)]
+    if "core" in beginnings:
+        chosen += [cases()[name] for name in CORE]
+    return list(dict.fromkeys(chosen))
 
 
 # One case.
@@ -125,10 +130,10 @@ class Suite:
     def _budget(self, case: Case, plain: dict[str, Any], share: str) -> int | None:
         """Bytes, whole MiB; None for a share of a least budget that nobody knows."""
         if not share.startswith("least"):
-            return _whole(float(share) * plain["peak"])
+            return whole_mib(float(share) * plain["peak"])
         least = self._row(case, "least", "least")["least"]
         factor = float(share.partition("*")[2] or LEAST_FACTOR)
-        return None if least is None else _whole(factor * least)
+        return None if least is None else whole_mib(factor * least)
 
     def _row(
         self,
@@ -184,7 +189,8 @@ class Suite:
             return Events.parse(text, ended, log.read_text(encoding="utf-8", errors="replace"))
 
 
-def _whole(nbytes: float) -> int:
+def whole_mib(nbytes: float) -> int:
+    """Bytes rounded up to whole MiB, as hard limits are given."""
     return math.ceil(nbytes / MIB) * MIB
 
 
@@ -253,6 +259,8 @@ def _waited(
             now = told.stat().st_size if told.exists() else 0
             if now != size:
                 size, heard = now, time.monotonic()
+    child.send_signal(signal.SIGUSR1)  # where it is, for the log
+    time.sleep(1.0)
     return None
 
 

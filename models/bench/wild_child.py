@@ -8,10 +8,12 @@ dies or hangs has said how far it came.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -192,6 +194,7 @@ def fit(work: wild_cases.Fit, job: Job, diary: Diary) -> None:
     if job.kind in ("planned", "least"):
         budget = tfmem.keras.MemoryBudget(job.budget or 1)
         callbacks = [budget, Watch(diary, budget)]
+        diary.say("planning")
     steps = 1 if job.kind == "least" else job.steps
     try:
         work.model.fit(work.data, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
@@ -285,6 +288,8 @@ def main() -> None:
     """Does the job given as its argument."""
     job = Job(**json.loads(sys.argv[1]))
     _end_with(os.getppid())
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)
     with open(job.events, "w", encoding="utf-8") as file:
         diary = Diary(file)
         log = logging.getLogger("tfmem")

@@ -244,10 +244,11 @@ def line(row: Row) -> str:
     shown = (
         f"{row['case']:36} {row['mode']:8} {row['share']:5} {row['outcome']}: "
         f"budget {show_bytes(row['budget'])}, predicted {show_bytes(row['predicted'])}, "
-        f"measured {show_bytes(row['peak'])}, losses {show_difference(row['difference'])}, "
-        f"{row['trained']} steps, {row['seconds']} s"
+        f"measured {show_bytes(row['peak'])}, {row['trained']} steps, {row['seconds']} s"
     )
-    return f"{shown} {row['reason'][:200]}".rstrip()
+    if row["trained"]:
+        shown += f", losses {show_difference(row['difference'])}"
+    return f"{shown}; {row['reason'][:200]}" if row["reason"] else shown
 
 
 def _list(rows: Iterable[Row]) -> str:

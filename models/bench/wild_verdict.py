@@ -179,7 +179,7 @@ def differing(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]
         for a, b, scale in zip(one, other, largest, strict=False):
             if a == b or (math.isnan(a) and math.isnan(b)):
                 continue
-            most = max(most, abs(a - b) / max(scale, 1e-30))
-            if not math.isfinite(most):
+            if not math.isfinite(a - b):
                 return math.inf
+            most = max(most, abs(a - b) / max(scale, 1e-30))
     return most

@@ -48,6 +48,31 @@ def _alone(functions: tuple[Any, ...], *batch: Any) -> Any:
     return function(*batch)
 
 
+CORE = (
+    *(f"keras_models.keras3.{name}" for name in ("mobilenet_v2", "mobilenet_v3", "densenet")),
+    *(f"keras_models.tf_keras.{name}" for name in ("efficientnet", "mobilenet", "regnet")),
+    *(f"hugging_face.{name}" for name in ("bert", "distilbert", "albert", "gpt2", "t5", "bart")),
+    *(f"hugging_face.{name}" for name in ("xlnet", "vit", "whisper")),
+    *(f"hubs.{name}" for name in ("bert_classifier", "llama_language_model", "resnet_classifier")),
+    *("probability.variational_autoencoder", "probability.flipout"),
+    *("probability.hamiltonian_monte_carlo", "probability.state_space_model"),
+    "probability.sparse_gaussian_process",
+    *(f"recommenders.keras3.{name}" for name in ("sgd", "adam", "rmsprop", "ftrl")),
+    *("recommenders.tf_keras.adam", "recommenders.retrieval"),
+    *("others.sonnet_vq_vae", "others.graph_attention", "others.deep_q_network"),
+    *(f"pictures.{name}" for name in ("dcgan", "simclr", "wgan_gp", "two_steps_of_a_gan")),
+    "pictures.u_net_by_fit",
+    *(f"styles.{name}" for name in ("mlp_gelu", "assertions", "prints", "random_generator")),
+    *("styles.averaged_weights", "styles.one_tensor_for_two_variables"),
+    *("styles.several_signatures", "styles.methods_of_two_instances"),
+    *(f"gradients.{name}" for name in ("meta_learning", "jacobian_penalty", "spectra")),
+    *("gradients.own_recompute_grad", "gradients.half_precision"),
+    *(f"loops.{name}_under_a_tape" for name in ("range", "cond", "switch", "map", "scan")),
+    *("loops.microbatches_into_variables", "loops.iterator_inside", "loops.lstm"),
+)
+"""Some of each kind, for a run of half the time: `--only=core`."""
+
+
 @dataclass(frozen=True)
 class Work:
     """What a case trains.
@@ -101,17 +126,17 @@ class Case:
     def code(self) -> str:
         """Fingerprint of the source that makes the case, without the other cases."""
         path = Path(str(inspect.getsourcefile(self.build)))
-        lines = "\n".join(_source(path, self.build.__name__))
+        lines = "\n".join(source(path, self.build.__name__))
         return hashlib.sha256(lines.encode()).hexdigest()[:12]
 
 
-def _source(path: Path, own: str) -> Iterator[str]:
+def source(path: Path, own: str) -> Iterator[str]:
     """Statements of a module, cases but `own` left out, and of those here that it imports."""
     for one in ast.parse(path.read_text(encoding="utf-8")).body:
         if not _is_case(one) or getattr(one, "name", "") == own:
             yield ast.unparse(one)
         if isinstance(one, ast.ImportFrom) and str(one.module).startswith(f"{__name__}."):
-            yield from _source(path.with_name(f"{str(one.module).rpartition('.')[2]}.py"), "")
+            yield from source(path.with_name(f"{str(one.module).rpartition('.')[2]}.py"), "")
 
 
 def _is_case(statement: ast.stmt) -> bool:
