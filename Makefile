@@ -3,13 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
+WILD := .venv-wild
+WILD_READY := $(WILD)/.ready
+WILD_NEEDS := models/bench/wild_cases/requirements.txt
 
 # make gpu-check takes the interpreter that PYTHON names as it is, without .venv, if one is named.
 # Beyond tfmem's own dependencies it needs absl-py and tf-keras; the extra models has them.
 GPU_PYTHON := $(if $(filter file,$(origin PYTHON)),$(RUN),$(PYTHON))
 OUT ?= out/gpu
 
-.PHONY: demo test versions lint results gpu-check docs dist clean
+.PHONY: demo test versions wild lint results gpu-check docs dist clean
 
 demo: $(READY)
 	$(RUN) -m models.demo
@@ -21,6 +24,11 @@ test: $(READY)
 # make versions ONLY=3.11:2.16,3.13:2.21 takes some of them.
 versions:
 	$(PYTHON) -m tests.versions $(if $(ONLY),--only=$(ONLY))
+
+# Other libraries' train steps under hard limits, hours of them; make wild ONLY=hugging_face takes
+# some. Its environment has libraries that tfmem does not need.
+wild: $(WILD_READY)
+	nice -n 5 $(WILD)/bin/python -m models.bench.wild $(if $(ONLY),--only=$(ONLY))
 
 results: $(READY)
 	$(RUN) -m models.bench all
@@ -45,5 +53,10 @@ $(READY): pyproject.toml
 	$(RUN) -m pip install --quiet --editable ".[dev]"
 	touch $(READY)
 
+$(WILD_READY): $(WILD_NEEDS)
+	$(PYTHON) -m venv $(WILD)
+	$(WILD)/bin/python -m pip install --quiet --requirement $(WILD_NEEDS)
+	touch $(WILD_READY)
+
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) $(WILD) out
