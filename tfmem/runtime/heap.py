@@ -33,6 +33,10 @@ _STEP = 0.9
 """Of one size that is asked for to the next. A chunk of less than twice the request is handed out
 whole, and so tells its size."""
 
+_MOST, _ALMOST = 0.7, 0.95
+"""Of the largest free chunk, the most that is asked for (more than half, so that it is handed out
+whole), and the least that is taken for it."""
+
 _MOST_ROUNDS = 40
 """How often all sizes are asked for, the chunks found meanwhile being held. Chunks of similar sizes
 hide one another, so that each round finds some; the next one asks for more of those sizes."""
@@ -74,8 +78,8 @@ class Heap:
 def measured(device: str) -> Heap | None:
     """The heap of a local device; None where nothing tells.
 
-    That is where the device has no limit, its allocator keeps no statistics, or TensorFlow's
-    profiler is in use by somebody else.
+    That is where the device has no limit, its allocator keeps no statistics, TensorFlow's profiler
+    is in use by somebody else, or other threads take what is free meanwhile.
     """
     name = devices.full_name(device)
     limit = memory.device_limit(name)
@@ -84,8 +88,8 @@ def measured(device: str) -> Heap | None:
     memory.memory_info(name)  # something has been allocated then
     try:
         in_use, pool, largest = _pool(name, limit)
-        found, _ = _free_chunks(name, largest)
-    except tf.errors.AlreadyExistsError:
+        found, _, _ = _free_chunks(name, largest)
+    except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
         return None
     finally:
         memory.reset_peak(name)
@@ -103,11 +107,12 @@ def claim(device: str) -> None:
         return
     try:
         _, pool, largest = _pool(name, limit)
-        if limit - pool > _SLACK:
-            _, held = _free_chunks(name, largest)
-            held += _side_by_side(name, largest - largest // 100, largest)
-            _buffer(name, limit - pool - _SLACK)
-    except tf.errors.AlreadyExistsError:
+        rest = limit - pool - _SLACK
+        if rest > 0:
+            _, held, _ = _free_chunks(name, largest)
+            held += _side_by_side(name, max(0, largest - rest + _SLACK), largest)
+            held.append(_buffer(name, rest))
+    except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
         return
 
 
@@ -130,18 +135,19 @@ def partition(device: str, sizes: Sequence[int]) -> list[Any]:
         return []
     try:
         _, _, largest = _pool(name, limit)
-        found, held = _free_chunks(name, largest)
-        if largest < sum(sizes) + GRAIN * len(sizes):
+        _, held, tail = _free_chunks(name, largest)
+        if len(tail) < sum(sizes) + GRAIN * len(sizes):
             return []
-        tail = next(address for address, size in found.items() if size == largest)
-        held += _filled(name, range(tail, tail + largest))
-    except tf.errors.AlreadyExistsError:
+        held += _filled(name, tail)
+        chunks, walls, left = [], [], len(tail)
+        for nbytes in sizes:
+            chunks.append(_side_by_side(name, nbytes, left))
+            walls.append(_buffer(name, GRAIN))
+            left -= nbytes + GRAIN
+    except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
         return []
-    chunks, walls = [], []
-    for nbytes in sizes:
-        chunks.append(_side_by_side(name, nbytes, largest))
-        walls.append(_buffer(name, GRAIN))
-        largest -= nbytes + GRAIN
+    finally:
+        memory.reset_peak(name)
     return walls
 
 
@@ -210,34 +216,39 @@ def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float]:
     return before.in_use, before.fragmentation, free
 
 
-def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any]]:
-    """Bytes of each free chunk by its address, and buffers that fill all but the largest."""
+def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], range]:
+    """Bytes of each free chunk by its address; what fills all but the largest; where that is.
+
+    The most that is asked for at once leaves room for what other threads ask for meanwhile.
+    """
     found: dict[int, int] = {}
     held: list[Any] = []
+    tail = range(0)
     if largest < 2 * LEAST_CHUNK:
-        return found, held
-    sizes = [largest - largest // 100]
+        return found, held, tail
+    sizes = [int(_MOST * largest)]
     while sizes[-1] * _STEP > LEAST_CHUNK:
         sizes.append(int(sizes[-1] * _STEP))
     sizes.append(LEAST_CHUNK)
     counts = dict.fromkeys(sizes, 1)
     for _ in range(_MOST_ROUNDS):
-        asked = _asked(device, counts)
-        if not found:
-            tail = range(asked[0].address, asked[0].address + largest)
-            found[tail.start] = largest
         new: dict[int, int] = {}
-        for one in asked:
+        for one in _asked(device, counts):
             is_whole = one.requested + GRAIN <= one.given < 2 * one.requested
-            if is_whole and one.address not in tail and one.address not in found:
-                new.setdefault(one.address, one.given)
-                more = min(2 * counts[one.requested], largest // (4 * one.requested))
-                counts[one.requested] = max(1, min(more, _MOST_AT_ONCE))
+            if not is_whole or one.address in tail or one.address in found:
+                continue
+            if not tail and one.given >= _ALMOST * largest:
+                tail = range(one.address, one.address + one.given)
+                found[one.address] = one.given
+                continue
+            new.setdefault(one.address, one.given)
+            more = min(2 * counts[one.requested], largest // (4 * one.requested))
+            counts[one.requested] = max(1, min(more, _MOST_AT_ONCE))
         if not new:
             break
         held += [_buffer(device, nbytes) for nbytes in new.values()]
         found |= new
-    return found, held
+    return found, held, tail
 
 
 def _asked(device: str, counts: Mapping[int, int]) -> list[HeapEvent]:
