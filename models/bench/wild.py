@@ -10,7 +10,9 @@ allocator's memory claimed as one region, and growing by regions.
 
 Rows are kept, as JSON lines, beside the page that is written anew after each of them. A row is
 measured again if the sources of tfmem, or of its case, are others than those it was made with;
-`--again` measures in any case. To try something without touching the page: `--rows=FILE`.
+`--again` measures in any case. To try something without touching the page: `--rows=FILE`. What a
+process wrote is in out/wild/CASE-MIB-MODE.log, of one that fell silent where it was; with
+TF_CPP_MIN_LOG_LEVEL=0 also the allocator's own account of running out.
 """
 
 from __future__ import annotations
@@ -49,6 +51,9 @@ LOGS = ROOT / "out" / "wild"
 MODES = ("region", "growing")
 SHARES = ("0.8", "0.6", "0.45", "least")
 LEAST_FACTOR = 1.05
+
+_FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+"""Signals that no failure raises: somebody ends the suite."""
 
 _LONGEST = 1800.0
 """Seconds after which a process is ended, even if it goes on telling."""
@@ -93,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="names of the cases, nothing else")
     parser.add_argument("--rows", default=str(ROWS), help="where rows are kept; the page beside it")
     parser.add_argument("--room", type=float, default=1.0, help="the hard limit over the budget")
-    parser.add_argument("--patience", type=float, default=300.0, help="seconds without a word")
+    parser.add_argument("--patience", type=float, default=180.0, help="seconds without a word")
     return parser
 
 
@@ -113,7 +118,6 @@ class Suite:
 
     def __init__(self, book: Book, options: argparse.Namespace) -> None:
         self._book, self._options = book, options
-        self._revision, self._tfmem = revision(), fingerprint()
         self.is_stopped = threading.Event()
 
     def examine(self, case: Case) -> None:
@@ -153,7 +157,7 @@ class Suite:
             "room": self._options.room if budget else 1.0,
             "budget": budget,
             "steps": self._options.steps,
-            "code": f"{case.code} {self._tfmem}" if of_tfmem else case.code,
+            "code": f"{case.code} {fingerprint()}" if of_tfmem else case.code,
         }
         known = self._book.find(asked)
         if known is not None and not (self._options.again and of_tfmem):
@@ -163,7 +167,7 @@ class Suite:
         row = {
             **asked,
             "library": case.library,
-            "revision": self._revision,
+            "revision": revision(),
             "date": datetime.date.today().isoformat(),
             **judged(events, budget, plain, lambda: self._row(case, "rounding", "rounding")),
             "seconds": round(time.perf_counter() - started, 1),
@@ -225,7 +229,7 @@ def watched(
     The whole group of processes is ended, those that a case may have started included.
 
     Raises:
-      KeyboardInterrupt: the suite was stopped.
+      KeyboardInterrupt: the suite was stopped, or somebody ended the process.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "models.bench.wild_child", json.dumps(asdict(job))]
@@ -254,7 +258,10 @@ def _waited(
         if is_stopped.is_set():
             raise KeyboardInterrupt
         try:
-            return child.wait(0.25)
+            status = child.wait(0.25)
+            if -status in _FROM_OUTSIDE:
+                raise KeyboardInterrupt
+            return status
         except subprocess.TimeoutExpired:
             now = told.stat().st_size if told.exists() else 0
             if now != size:
@@ -322,12 +329,12 @@ class Book:
                 self._rows[_key(row)] = row
 
     def find(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """The row of this setting, if it was made with the same code and as many steps."""
+        """The row of this setting, if it was made with the same code and no fewer steps."""
         row = self._rows.get(_key(asked))
         if row is None or (row["mode"] == "plain" and row["outcome"] != "trained"):
             return None
-        same = ("code", "steps", "budget")
-        return row if all(row[name] == asked[name] for name in same) else None
+        is_same = all(row[name] == asked[name] for name in ("code", "budget"))
+        return row if is_same and row["steps"] >= asked["steps"] else None
 
     def keep(self, row: dict[str, Any]) -> None:
         """Puts a row in the place of the earlier one, and writes the page."""

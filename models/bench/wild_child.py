@@ -87,50 +87,70 @@ class Spoken(logging.Handler):
         self._diary.on_log()
 
 
+class Plans:
+    """Plans of one function, of which the diary is told as they are made or made anew."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+        self._known: tuple[tfmem.Plan, ...] = ()
+        self._started = time.perf_counter()
+
+    def begin(self) -> None:
+        """What follows may plan."""
+        self._started = time.perf_counter()
+        self._diary.say("planning")
+
+    def look(self, plans: tuple[tfmem.Plan, ...]) -> None:
+        """Tells of those that are not known yet."""
+        kept = plans[: len(self._known)]
+        if any(one is not other for one, other in zip(kept, self._known, strict=True)):
+            self._say("replanned", plans)
+        elif len(plans) > len(self._known):
+            self._say("planned", plans, seconds=time.perf_counter() - self._started)
+        self._known = plans
+
+    def _say(self, event: str, plans: tuple[tfmem.Plan, ...], **fields: Any) -> None:
+        self._diary.say(
+            event,
+            function=id(self),
+            predicted=max(plan.peak_bytes for plan in plans),
+            original=max(plan.baseline_peak_bytes for plan in plans),
+            reason=plans[-1].reason if plans[-1].is_noop else "",
+            recomputed=sum(len(plan.recomputations) for plan in plans),
+            **fields,
+        )
+
+
 class Planned:
     """A function under a budget that says when it plans, and when it has planned otherwise."""
 
     def __init__(self, optimized: tfmem.Optimized, diary: Diary) -> None:
         self._optimized, self._diary = optimized, diary
-        self._plans: tuple[tfmem.Plan, ...] = ()
+        self._plans = Plans(diary)
+        self._bound: dict[int, Planned] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        optimized = self._optimized
-        start = time.perf_counter()
-        self._diary.say("planning")
-        optimized.prepare(*args, **kwargs)
-        plans = optimized.plans
-        if len(plans) > len(self._plans):
-            say_planned(self._diary, plans[-1], time.perf_counter() - start)
+        self._plans.begin()
+        self._optimized.prepare(*args, **kwargs)
+        self._plans.look(self._optimized.plans)
         self._diary.say("running")
-        outputs = optimized(*args, **kwargs)
-        if optimized.plans[: len(plans)] != plans:
-            self._diary.say("replanned")
-        self._plans = optimized.plans
+        outputs = self._optimized(*args, **kwargs)
+        self._plans.look(self._optimized.plans)
         return outputs
 
     def __get__(self, instance: Any, owner: type | None = None) -> Planned:
-        return self if instance is None else Planned(self._optimized.__get__(instance), self._diary)
-
-
-def say_planned(diary: Diary, plan: tfmem.Plan, seconds: float) -> None:
-    """Says what a plan predicts, and how long it took to make."""
-    diary.say(
-        "planned",
-        seconds=seconds,
-        predicted=plan.peak_bytes,
-        original=plan.baseline_peak_bytes,
-        slowdown=plan.step_seconds / max(1e-12, plan.baseline_step_seconds),
-        reason=plan.reason if plan.is_noop else "",
-        recomputed=len(plan.recomputations),
-    )
+        if instance is None:
+            return self
+        if id(instance) not in self._bound:
+            self._bound[id(instance)] = Planned(self._optimized.__get__(instance), self._diary)
+        return self._bound[id(instance)]
 
 
 class Asked:
     """A function that is asked for its least budget, once for each signature, and then run."""
 
     def __init__(self, function: Any, diary: Diary, seen: set[int] | None = None) -> None:
-        self._function, self._diary = tf.function(function), diary
+        self._function, self._diary = _traceable(function), diary
         self._seen: set[int] = set() if seen is None else seen
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -194,7 +214,6 @@ def fit(work: wild_cases.Fit, job: Job, diary: Diary) -> None:
     if job.kind in ("planned", "least"):
         budget = tfmem.keras.MemoryBudget(job.budget or 1)
         callbacks = [budget, Watch(diary, budget)]
-        diary.say("planning")
     steps = 1 if job.kind == "least" else job.steps
     try:
         work.model.fit(work.data, steps_per_epoch=steps, callbacks=callbacks, verbose=0)
@@ -209,31 +228,29 @@ class Watch(Hooks):
 
     def __init__(self, diary: Diary, budget: tfmem.keras.MemoryBudget | None = None) -> None:
         self._diary, self._budget = diary, budget
-        self._plans: tuple[tfmem.Plan, ...] = ()
-        self._started = time.perf_counter()
-        diary.on_log = self._look
+        self._plans = Plans(diary)
+        self._started = 0.0
+        if budget:
+            self._plans.begin()
+            diary.on_log = self._look
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._diary.step = batch + 1
         self._started = time.perf_counter()
         memory.reset_peak(devices.scarce())
-        self._diary.say("running" if self._plans or not self._budget else "planning")
+        if not self._budget or self._budget.plans:
+            self._diary.say("running")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         peak = memory.memory_info(devices.scarce())[1]
         seconds = time.perf_counter() - self._started
+        self._look()
         self._diary.say("step", losses=[float(logs["loss"])], peak=peak, seconds=seconds)
-        if self._budget and self._budget.plans[: len(self._plans)] != self._plans:
-            self._diary.say("replanned")
-            self._plans = self._budget.plans
 
     def _look(self) -> None:
-        """Tells of a plan that was made just now."""
-        plans = self._budget.plans if self._budget else ()
-        if len(plans) > len(self._plans):
-            say_planned(self._diary, plans[-1], time.perf_counter() - self._started)
+        if self._budget and self._budget.plans:
+            self._plans.look(self._budget.plans)
             self._diary.say("running")
-            self._plans = plans
 
     def _yes(self) -> bool:
         return True
@@ -246,6 +263,10 @@ def _prepared(function: Any, job: Job, diary: Diary) -> Callable[..., Any]:
         return Planned(tfmem.optimize(function, budget=job.budget), diary)
     if job.kind == "least":
         return Asked(function, diary)
+    return _traceable(function)
+
+
+def _traceable(function: Any) -> Any:
     is_function = isinstance(function, tf.types.experimental.PolymorphicFunction)
     return function if is_function else tf.function(function)
 

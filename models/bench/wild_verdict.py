@@ -97,7 +97,8 @@ def _measured(events: Events, from_step: int) -> dict[str, Any]:
 
     The peak is the most of the steps from `from_step` on, for tracing counts against a budget only.
     """
-    planned, steps, least = map(events.of, ("planned", "step", "least"))
+    planned, again, steps, least = map(events.of, ("planned", "replanned", "step", "least"))
+    latest = {one["function"]: one for one in (*planned, *again)}.values()
     peaks = [one["peak"] for one in steps]
     later = peaks[from_step - 1 :] or peaks
     return {
@@ -107,13 +108,13 @@ def _measured(events: Events, from_step: int) -> dict[str, Any]:
         "peak_first": peaks[0] if peaks else None,
         "peak_second": peaks[1] if len(peaks) > 1 else None,
         "peak_last": peaks[-1] if peaks else None,
-        "predicted": max((one["predicted"] for one in planned), default=None),
-        "original": max((one["original"] for one in planned), default=None),
+        "predicted": max((one["predicted"] for one in latest), default=None),
+        "original": max((one["original"] for one in latest), default=None),
         "planning_seconds": round(sum(one["seconds"] for one in planned), 2),
         "step_seconds": statistics.median(one["seconds"] for one in steps) if steps else None,
         "noop": planned[0]["reason"] if planned else "",
         "least": _least(events, least),
-        "replanned": len(events.of("replanned")),
+        "replanned": len(again),
         "warnings": _warnings(events),
     }
 

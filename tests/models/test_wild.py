@@ -13,7 +13,7 @@ from models.bench.wild_verdict import Events, differing, judged
 MIB = 2**20
 PLAIN = {"losses": [[1.0], [0.5], [0.25]]}
 PLANNED = {"event": "planned", "step": 1, "seconds": 1.0, "predicted": 9 * MIB, "original": 20}
-PLANNED |= {"slowdown": 1.0, "reason": "", "recomputed": 0}
+PLANNED |= {"function": 1, "reason": "", "recomputed": 0}
 
 
 def told(*events: dict, status: int | None = 0, log: str = "") -> Events:
@@ -81,6 +81,14 @@ def test_numbers_may_drift_as_far_as_rounding_leads():
     events = told(*START, PLANNED, RUNNING, *steps(1.0, 0.51, 0.25), END)
     assert verdict(events, drift=0.001)["outcome"] == "kept"
     assert verdict(events, drift=0.0001)["outcome"] == "wrong numbers"
+
+
+def test_what_is_predicted_is_what_the_last_plan_of_each_function_says():
+    other = PLANNED | {"function": 2, "predicted": 5 * MIB}
+    again = PLANNED | {"event": "replanned", "predicted": 4 * MIB}
+    row = verdict(told(*START, PLANNED, other, RUNNING, again, *steps(1.0, 0.5, 0.25), END))
+    assert row["predicted"] == 5 * MIB
+    assert row["replanned"] == 1
 
 
 def test_a_line_that_was_cut_off_ends_what_was_told():

@@ -69,7 +69,7 @@ def graph_convolution() -> Work:
     from spektral.utils.sparse import sp_matrix_to_sp_tensor
 
     random = np.random.default_rng(0)
-    adjacency = scipy.sparse.random(4000, 4000, 0.002, "csr", random_state=random)
+    adjacency = scipy.sparse.random(12000, 12000, 0.0005, "csr", random_state=random)
     adjacency = sp_matrix_to_sp_tensor(GCNConv.preprocess(adjacency + adjacency.T))
     layers = [GCNConv(128, "relu"), GCNConv(128, "relu"), GCNConv(7)]
     optimizer = keras.optimizers.Adam(1e-2)
@@ -84,7 +84,7 @@ def graph_convolution() -> Work:
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
-    return Work(step, batches(normals(4000, 256), integers(4000, below=7)))
+    return Work(step, batches(normals(12000, 256), integers(12000, below=7)))
 
 
 @case("spektral", legacy_keras=True)

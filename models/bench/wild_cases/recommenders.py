@@ -140,5 +140,9 @@ def deepfm() -> Work:
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
-    drawn = integers(_BATCH, 12, below=2000), normals(_BATCH, 13), integers(_BATCH, 1, below=2)
+    drawn = (
+        integers(2 * _BATCH, 12, below=2000),
+        normals(2 * _BATCH, 13),
+        integers(2 * _BATCH, 1, below=2),
+    )
     return Work(step, batches(*drawn))

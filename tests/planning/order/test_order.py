@@ -109,8 +109,8 @@ def test_updates_wait_for_all_who_read_the_old_contents() -> None:
         rv = ReadVariableOp(v:0) [1024] @{DEVICE}
         rw = ReadVariableOp(w:0) [1024] @{DEVICE}
         a = MatMul(x:0, rw:0) [1024] @{DEVICE}
-        uw = AssignSubVariableOp(w:0, a:0) @{DEVICE}
-        uv = AssignSubVariableOp(v:0, a:0) @{DEVICE}
+        uw = AssignSubVariableOp(w:0, a:0) [] @{DEVICE}
+        uv = AssignSubVariableOp(v:0, a:0) [] @{DEVICE}
         nv = ReadVariableOp(v:0, ^uv) [1024] @{DEVICE}
         b = MatMul(a:0, rw:0) [1024] @{DEVICE}
         c = MatMul(nv:0, rv:0) [1024] @{DEVICE}
