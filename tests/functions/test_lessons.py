@@ -80,6 +80,7 @@ def test_without_statistics_each_plan_is_a_little_tighter() -> None:
 
 
 def test_a_limit_below_the_budget_is_what_there_is() -> None:
-    limited = dataclasses.replace(planned(), request=Request(device=LOCAL, budget=1000, limit=900))
+    request = Request(device=LOCAL, budget=1000, room=(900,))
+    limited = dataclasses.replace(planned(), request=request)
     failure = Failure("", ("b",), 100, LOCAL, 850)
-    assert lessons.after_failure(limited, failure) >= 900 - 950 * 900 / 950
+    assert lessons.after_failure(limited, failure) == 900 - int(lessons.TIGHTER * 900)

@@ -233,8 +233,11 @@ def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], 
     counts = dict.fromkeys(sizes, 1)
     for _ in range(_MOST_ROUNDS):
         new: dict[int, int] = {}
-        for one in _asked(device, counts):
-            is_whole = one.requested + GRAIN <= one.given < 2 * one.requested
+        asked = _asked(device, counts)
+        ends = {(one.requested, one.address + one.given) for one in asked}
+        for one in asked:
+            is_rest = (one.requested, one.address) in ends  # of a chunk that was split before
+            is_whole = one.requested + GRAIN <= one.given < 2 * one.requested and not is_rest
             if not is_whole or one.address in tail or one.address in found:
                 continue
             if not tail and one.given >= _ALMOST * largest:
