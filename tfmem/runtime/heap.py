@@ -37,6 +37,9 @@ _MOST, _ALMOST = 0.7, 0.95
 """Of the largest free chunk, the most that is asked for (more than half, so that it is handed out
 whole), and the least that is taken for it."""
 
+_REST = 100 * 2**20
+"""Bytes of a chunk that are left over at most: it is split if 128 MiB are, whatever is asked for."""
+
 _MOST_ROUNDS = 40
 """How often all sizes are asked for, the chunks found meanwhile being held. Chunks of similar sizes
 hide one another, so that each round finds some; the next one asks for more of those sizes."""
@@ -226,9 +229,9 @@ def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], 
     tail = range(0)
     if largest < 2 * LEAST_CHUNK:
         return found, held, tail
-    sizes = [int(_MOST * largest)]
+    sizes = [max(int(_MOST * largest), largest - _REST)]
     while sizes[-1] * _STEP > LEAST_CHUNK:
-        sizes.append(int(sizes[-1] * _STEP))
+        sizes.append(max(int(_STEP * sizes[-1]), sizes[-1] - _REST))
     sizes.append(LEAST_CHUNK)
     counts = dict.fromkeys(sizes, 1)
     for _ in range(_MOST_ROUNDS):
