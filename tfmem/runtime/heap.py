@@ -38,7 +38,7 @@ _MOST, _ALMOST = 0.7, 0.95
 whole), and the least that is taken for it."""
 
 _REST = 100 * 2**20
-"""Bytes of a chunk that are left over at most: it is split if 128 MiB are, whatever is asked for."""
+"""Bytes of a chunk that may be left over: where 128 MiB are, it is split whatever is asked for."""
 
 _MOST_ROUNDS = 40
 """How often all sizes are asked for, the chunks found meanwhile being held. Chunks of similar sizes
