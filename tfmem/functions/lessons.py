@@ -41,7 +41,7 @@ def keep(captured: Captured, request: Request, nbytes: int) -> None:
 
 def _facts(request: Request) -> Iterable[str]:
     names = " ".join(sorted(request.techniques))
-    limits = (request.budget, request.room is not None, request.max_slowdown)
+    limits = (request.budget, request.max_slowdown)
     return request.device, request.host, names, repr(limits), PLANNER
 
 
