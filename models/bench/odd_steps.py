@@ -102,7 +102,7 @@ def iterator_as_an_argument() -> Odd:
             x = tf.nn.relu(x @ weight)
         return tf.reduce_mean(x**2)
 
-    one, source = descended(loss_of, weights), iter(drawn(1536, 256))
+    one, source = descended(loss_of, weights), iter(drawn(4096, 256))
     function = tf.function(lambda batches: one(next(batches)) + one(next(batches)))
     return Odd(function, lambda step: step(source), weights)
 
