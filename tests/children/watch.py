@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ class Network:
     rows: int = 2048
     has_counters: bool = True
     prints: bool = False
+    dies: bool = False
     in_branch: bool = False
     variables: list[Any] = field(default_factory=list)
 
@@ -50,6 +53,8 @@ class Network:
 
         if self.prints:
             tf.print("a step")
+        if self.dies:
+            tf.py_function(die, [], [])
         self.count.assign_add(1)
         x += 0.1 * self.source.normal(tf.shape(x))
         with tf.GradientTape() as tape:
@@ -84,6 +89,12 @@ class Network:
     def digest(self) -> str:
         """Of every bit of the variables."""
         return hashlib.sha256(b"".join(v.numpy().tobytes() for v in self.variables)).hexdigest()
+
+
+def die() -> None:
+    """Ends the process as a crash does, if it is told to."""
+    if os.environ.get("TFMEM_TEST_DIES"):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def train(

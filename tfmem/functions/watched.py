@@ -105,8 +105,9 @@ class _Step:
             self._plan_as_due()
         while True:
             try:
-                self._catch_up()
-                result = self._step()
+                with self._risk():
+                    self._catch_up()
+                    result = self._step()
             except Exception as error:
                 if not is_failure(error):
                     raise
@@ -155,6 +156,15 @@ class _Step:
         }
 
     # The step.
+
+    def _risk(self) -> contextlib.AbstractContextManager[None]:
+        """The scope in which a step is made."""
+        watch, entry = self._watch, self._entry
+        if not watch.is_copied:
+            return contextlib.nullcontext()
+        if watch.risk is None:
+            watch.risk = lessons.Risk(entry.captured, entry.planned)
+        return watch.risk
 
     def _step(self) -> Any:
         for request in (one.request for one in self._entry.planned):
