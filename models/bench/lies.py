@@ -141,11 +141,10 @@ def row_of(name: str) -> Row:
         if truth.status == "ok":
             break
     with tempfile.TemporaryDirectory() as cache:
-        for crashes in range(_STARTS):
-            lie = run(limit, limit, LIE, cache=cache)
-            if lie.status != "crashed":
-                break
-    row = Row(name, plain.result["peak"], limit, _said(truth), _said(lie), crashes=crashes)
+        starts, lie = 1, run(limit, limit, LIE, cache=cache)
+        while lie.status == "crashed" and starts < _STARTS:
+            starts, lie = starts + 1, run(limit, limit, LIE, cache=cache)
+    row = Row(name, plain.result["peak"], limit, _said(truth), _said(lie), crashes=starts - 1)
     if truth.status == lie.status == "ok":
         row = dataclasses.replace(
             row,

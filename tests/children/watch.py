@@ -77,6 +77,22 @@ class Network:
         first, other = (lambda rate=rate: tf.nn.dropout(x, rate, seed=5) for rate in (0.1, 0.2))
         return tf.cond(self.count > 0, first, other)
 
+    def trained(self, call: Callable[[], Any], steps: int) -> dict[str, Any]:
+        """What became of some steps: losses, bits, peaks of all and of the last, an error."""
+        losses: list[float] = []
+        facts: dict[str, Any] = {"losses": losses, "error": None, "peak": 0}
+        try:
+            for _ in range(steps):
+                facts["before"] = self.digest()
+                memory.reset_peak("CPU:0")
+                losses.append(float(call()))
+                facts["last"] = memory.memory_info("CPU:0")[1]
+                facts["peak"] = max(facts["peak"], facts["last"])
+        except Exception as error:
+            facts["error"] = f"{type(error).__name__}: {error}"
+            facts["attributes"] = dict(vars(error))
+        return facts | {"digest": self.digest()}
+
     def batches(self) -> Any:
         """A data set of other numbers in each batch."""
         import tensorflow as tf
@@ -120,7 +136,6 @@ def train(
       no_room: whether the host says that it has none.
       lends: whether a second process lends its memory.
     """
-    losses: list[float] = []
     with contextlib.ExitStack() as stack:
         if lends:
             stack.enter_context(tfmem.host_process())
@@ -133,27 +148,7 @@ def train(
         step = (
             function if budget is None else tfmem.optimize(function, budget=budget, **options or {})
         )
-        peak = last = 0
-        error = failed = None
-        before = made.digest()
-        try:
-            for _ in range(steps):
-                before = made.digest()
-                memory.reset_peak("CPU:0")
-                losses.append(float(call(step)))
-                last = memory.memory_info("CPU:0")[1]
-                peak = max(peak, last)
-        except Exception as raised:
-            error, failed = f"{type(raised).__name__}: {raised}", dict(vars(raised))
-        facts = {
-            "losses": losses,
-            "digest": made.digest(),
-            "before": before,
-            "error": error,
-            "attributes": failed,
-            "peak": peak,
-            "last": last,
-        }
+        facts = made.trained(lambda: call(step), steps)
         if budget is not None:
             facts["reports"] = [report.text() for report in step.reports()]
             facts["events"] = [event for report in step.reports() for event in report.events]
