@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ class Network:
     rows: int = 2048
     has_counters: bool = True
     prints: bool = False
+    dies: bool = False
     in_branch: bool = False
     variables: list[Any] = field(default_factory=list)
 
@@ -50,6 +53,8 @@ class Network:
 
         if self.prints:
             tf.print("a step")
+        if self.dies:
+            tf.py_function(die, [], [])
         self.count.assign_add(1)
         x += 0.1 * self.source.normal(tf.shape(x))
         with tf.GradientTape() as tape:
@@ -72,6 +77,22 @@ class Network:
         first, other = (lambda rate=rate: tf.nn.dropout(x, rate, seed=5) for rate in (0.1, 0.2))
         return tf.cond(self.count > 0, first, other)
 
+    def trained(self, call: Callable[[], Any], steps: int) -> dict[str, Any]:
+        """What became of some steps: losses, bits, peaks of all and of the last, an error."""
+        losses: list[float] = []
+        facts: dict[str, Any] = {"losses": losses, "error": None, "peak": 0}
+        try:
+            for _ in range(steps):
+                facts["before"] = self.digest()
+                memory.reset_peak("CPU:0")
+                losses.append(float(call()))
+                facts["last"] = memory.memory_info("CPU:0")[1]
+                facts["peak"] = max(facts["peak"], facts["last"])
+        except Exception as error:
+            facts["error"] = f"{type(error).__name__}: {error}"
+            facts["attributes"] = dict(vars(error))
+        return facts | {"digest": self.digest()}
+
     def batches(self) -> Any:
         """A data set of other numbers in each batch."""
         import tensorflow as tf
@@ -84,6 +105,12 @@ class Network:
     def digest(self) -> str:
         """Of every bit of the variables."""
         return hashlib.sha256(b"".join(v.numpy().tobytes() for v in self.variables)).hexdigest()
+
+
+def die() -> None:
+    """Ends the process as a crash does, if it is told to."""
+    if os.environ.get("TFMEM_TEST_DIES"):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def train(
@@ -109,7 +136,6 @@ def train(
       no_room: whether the host says that it has none.
       lends: whether a second process lends its memory.
     """
-    losses: list[float] = []
     with contextlib.ExitStack() as stack:
         if lends:
             stack.enter_context(tfmem.host_process())
@@ -122,27 +148,7 @@ def train(
         step = (
             function if budget is None else tfmem.optimize(function, budget=budget, **options or {})
         )
-        peak = last = 0
-        error = failed = None
-        before = made.digest()
-        try:
-            for _ in range(steps):
-                before = made.digest()
-                memory.reset_peak("CPU:0")
-                losses.append(float(call(step)))
-                last = memory.memory_info("CPU:0")[1]
-                peak = max(peak, last)
-        except Exception as raised:
-            error, failed = f"{type(raised).__name__}: {raised}", dict(vars(raised))
-        facts = {
-            "losses": losses,
-            "digest": made.digest(),
-            "before": before,
-            "error": error,
-            "attributes": failed,
-            "peak": peak,
-            "last": last,
-        }
+        facts = made.trained(lambda: call(step), steps)
         if budget is not None:
             facts["reports"] = [report.text() for report in step.reports()]
             facts["events"] = [event for report in step.reports() for event in report.events]

@@ -46,7 +46,8 @@ def test_other_messages_are_taken_as_they_are(text: str) -> None:
 def test_only_want_of_memory_is_a_failure_of_a_plan() -> None:
     without = tf.errors.ResourceExhaustedError(None, None, SAID)
     assert is_failure(without)
-    assert is_failure(MemoryError())
+    assert is_failure(tf.errors.InternalError(None, None, "Cannot parse tensor from proto: dtype"))
+    assert not is_failure(MemoryError())  # of the host
     assert not is_failure(tf.errors.InvalidArgumentError(None, None, SAID))
     assert not is_failure(Error("of tfmem's own"))
     full = HostMemoryError("of the host")

@@ -5,13 +5,14 @@ What tfmem is told of the sizes is 0.8 of the truth, so that it accepts budgets 
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.children.host import MIB
-from tfmem.runtime.limited import run_limited
+from tfmem.runtime.limited import Outcome, run_limited
 
 pytestmark = pytest.mark.memory
 
@@ -20,15 +21,21 @@ NO_LIMIT = 1000 * MIB
 LIE = 0.8
 
 
-def run(limit: int, *args: Any, function: str = "train", cache: Path | None = None) -> dict:
-    outcome = run_limited(
+def outcome_of(
+    limit: int, *args: Any, function: str = "train", cache: Path | None = None, **variables: str
+) -> Outcome:
+    return run_limited(
         f"tests.children.watch:{function}",
         *args,
         limit_bytes=limit,
         timeout=200,
         reserve=True,
-        environment={"TFMEM_CACHE_DIR": str(cache or "")},
+        environment={"TFMEM_CACHE_DIR": str(cache or ""), **variables},
     )
+
+
+def run(limit: int, *args: Any, **options: Any) -> dict:
+    outcome = outcome_of(limit, *args, **options)
     assert outcome.status == "ok", outcome.error + outcome.output
     return outcome.result
 
@@ -137,6 +144,20 @@ def test_later_steps_say_what_happened_if_that_was_not_switched_off(is_watched: 
     # Whether the generator had been asked already depends on the plan; weights had to wait.
     assert found["updated"] in (found["names"], found["names"][:1])
     assert f"may have been updated already ({', '.join(found['updated'])})" in found["error"]
+
+
+def test_a_step_that_ends_its_process_leaves_what_the_next_one_needs(tmp_path: Path) -> None:
+    asked: Any = (NO_LIMIT, BUDGET, 1.0, {}, "arguments", {"dies": True})
+    expected = run(*asked, cache=tmp_path / "of another")
+    died = outcome_of(*asked, cache=tmp_path, TFMEM_TEST_DIES="yes")
+    assert died.error == "ended by signal SIGKILL"
+    (mark,) = tmp_path.glob("lessons/*.mark")
+    found = run(*asked, cache=tmp_path)
+    assert same(found, expected)
+    assert not mark.exists()
+    kept = json.loads(mark.with_suffix(".json").read_text(encoding="utf-8"))
+    assert 0.05 * BUDGET < kept["unforeseen"] < 0.07 * BUDGET
+    assert found["last"] <= BUDGET - kept["unforeseen"]
 
 
 def test_two_threads_make_their_steps_in_turn() -> None:

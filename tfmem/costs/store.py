@@ -48,7 +48,7 @@ def root() -> Path | None:
 
 def files() -> list[Path]:
     """Every file kept."""
-    return _found(".json")
+    return [*_found(".json"), *_found(".mark")]
 
 
 def nbytes_of(paths: Iterable[Path]) -> int:
@@ -86,6 +86,34 @@ def save(kind: str, key: str, text: str) -> None:
         )
         return
     _shrink(path)
+
+
+def mark(kind: str, key: str, text: str) -> None:
+    """Keeps a note for as long as something lasts; it is found later only if that did not end.
+
+    A directory that cannot be written keeps none.
+    """
+    path = path_of(kind, key)
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".mark").write_text(text, encoding="utf-8")
+
+
+def marked(kind: str, key: str) -> str | None:
+    """The note that is there, if any."""
+    path = path_of(kind, key)
+    try:
+        return path.with_suffix(".mark").read_text(encoding="utf-8") if path else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def unmark(kind: str, key: str) -> None:
+    """Deletes a note."""
+    path = path_of(kind, key)
+    if path is not None:
+        _delete(path.with_suffix(".mark"))
 
 
 def touch(path: Path) -> None:

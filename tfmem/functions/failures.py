@@ -58,7 +58,7 @@ class Failure:
 
 def is_failure(error: BaseException) -> bool:
     """Whether an exception out of a step says that a device of TensorFlow's is out of memory."""
-    return not isinstance(error, Error) and is_out_of_memory(error)
+    return isinstance(error, tf.errors.OpError) and is_out_of_memory(error)
 
 
 def failure_of(error: BaseException) -> Failure:

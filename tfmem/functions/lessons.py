@@ -7,6 +7,7 @@ that the next process begins with it.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 
@@ -18,6 +19,9 @@ from tfmem.planning.cache import PLANNER
 from tfmem.planning.candidate import capacity
 from tfmem.planning.judge import UNORDERED
 from tfmem.planning.request import Request
+from tfmem.units import format_bytes
+
+_log = logging.getLogger("tfmem")
 
 TIGHTER = 0.94
 """Part of what a plan was made for that the next one is made for where a step was out of memory
@@ -30,19 +34,54 @@ _UNBOUNDED = 2**63
 
 
 def unforeseen(captured: Captured, request: Request) -> int:
-    """Bytes that earlier steps of a function took beyond what was predicted for such a request."""
-    return history.unforeseen(captured.graph, profiler.machine(), *_facts(request))
+    """Bytes that earlier steps of a function took beyond what was predicted for such a request.
+
+    A step that ended its process counts as one that was out of memory: on a CPU some of oneDNN's
+    kernels do not look whether their scratch memory was there, and crash (TensorFlow 2.21).
+    """
+    lesson = _lesson(captured, request)
+    found, after_death = lesson.nbytes(), lesson.of_the_dead()
+    if after_death > found:
+        _log.warning(
+            "a process ended in a watched step of this plan: %s are left free on %s",
+            format_bytes(after_death),
+            request.device,
+        )
+        lesson.keep(after_death)
+        lesson.end()
+    return max(found, after_death)
 
 
 def keep(captured: Captured, request: Request, nbytes: int) -> None:
     """Keeps what is to be foreseen from now on."""
-    history.keep_unforeseen(nbytes, captured.graph, profiler.machine(), *_facts(request))
+    _lesson(captured, request).keep(nbytes)
 
 
-def _facts(request: Request) -> Iterable[str]:
+class Risk:
+    """A scope in which steps of a plan are made that may end the process: the next one knows it."""
+
+    def __init__(self, captured: Captured, planned: Iterable[Planned]) -> None:
+        """Takes what was decided for each device."""
+        self._learned = [
+            (_lesson(captured, one.request), after_failure(one, Failure("")))
+            for one in planned
+            if one.request.budget is not None
+        ]
+
+    def __enter__(self) -> None:
+        for lesson, nbytes in self._learned:
+            lesson.begin(nbytes)
+
+    def __exit__(self, *_: object) -> None:
+        for lesson, _nbytes in self._learned:
+            lesson.end()
+
+
+def _lesson(captured: Captured, request: Request) -> history.Lesson:
     names = " ".join(sorted(request.techniques))
-    limits = (request.budget, request.max_slowdown)
-    return request.device, request.host, names, repr(limits), PLANNER
+    limits = repr((request.budget, request.max_slowdown))
+    facts = request.device, request.host, names, limits, PLANNER
+    return history.Lesson(captured.graph, profiler.machine(), *facts)
 
 
 def after_excess(one: Planned, peak: int) -> int:

@@ -9,6 +9,7 @@ from tfmem.bridge.capture import Captured
 from tfmem.bridge.effects import Effects, effects_of
 from tfmem.errors import Error
 from tfmem.functions.entry import Planned
+from tfmem.functions.lessons import Risk
 from tfmem.functions.pricing import Tracing
 from tfmem.options import Options
 from tfmem.runtime import memory
@@ -38,6 +39,7 @@ class Watch:
       due: why it is planned again before the next step; "" if it is not.
       learned: bytes to be left free then, by device.
       is_settled: whether the plan is kept, whatever its steps take.
+      risk: the scope in which its steps are made.
     """
 
     effects: Effects
@@ -51,6 +53,7 @@ class Watch:
     due: str = ""
     learned: Mapping[str, int] | None = None
     is_settled: bool = False
+    risk: Risk | None = None
 
     @property
     def is_over(self) -> bool:

@@ -32,7 +32,8 @@ from tfmem.functions import lessons, steps
 from tfmem.functions.entry import Entry
 from tfmem.functions.failures import Failure, failure_of, is_failure, out_of_memory
 from tfmem.functions.signature import signature_of
-from tfmem.functions.watch import REPLANS
+from tfmem.functions.watch import REPLANS, WATCHED
+from tfmem.graph import device_names
 from tfmem.runtime import memory
 from tfmem.runtime.snapshot import Snapshot
 from tfmem.units import format_bytes
@@ -104,8 +105,9 @@ class _Step:
             self._plan_as_due()
         while True:
             try:
-                self._catch_up()
-                result = self._step()
+                with self._risk():
+                    self._catch_up()
+                    result = self._step()
             except Exception as error:
                 if not is_failure(error):
                     raise
@@ -155,6 +157,15 @@ class _Step:
 
     # The step.
 
+    def _risk(self) -> contextlib.AbstractContextManager[None]:
+        """The scope in which a step is made."""
+        watch, entry = self._watch, self._entry
+        if not watch.is_copied:
+            return contextlib.nullcontext()
+        if watch.risk is None:
+            watch.risk = lessons.Risk(entry.captured, entry.planned)
+        return watch.risk
+
     def _step(self) -> Any:
         for request in (one.request for one in self._entry.planned):
             if request.budget is not None:
@@ -189,10 +200,15 @@ class _Step:
             self._put(replace(self._entry, watch=None, has_run=True))
 
     def _compare(self) -> None:
-        """Compares what was in use with the budget."""
+        """Compares what was in use with the budget.
+
+        Not on a GPU in the first step: cuDNN tries its algorithms there, with all that is free.
+        """
         found, learned = [], {}
         for one in self._entry.planned:
             request = one.request
+            if device_names.is_gpu(request.device) and self._watch.left == WATCHED - 1:
+                continue
             with contextlib.suppress(Error):
                 peak, budget = memory.step_peak(request.device), request.budget
                 if budget is not None and peak > budget:
