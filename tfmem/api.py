@@ -395,7 +395,5 @@ class Optimized:
     def _tell_gradient(self) -> None:
         if not self._has_told:
             self._has_told = True
-            told = (
-                "the original runs, unoptimised; optimise the function that holds the tape instead"
-            )
-            _log.warning("%s is called under a tape that wants its gradient: %s", self.name, told)
+            told = "is called under a GradientTape that wants its gradient: the original runs"
+            _log.warning("%s %s; optimise the function with the tape instead", self.name, told)
