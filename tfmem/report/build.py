@@ -31,7 +31,7 @@ last of them is, for exactly that peak is often found in one way only."""
 def report_of(entry: Entry) -> Report:
     """The first device's report, with those of the others."""
     first, *others = (_report(entry, planned) for planned in entry.planned)
-    return replace(first, plan=entry.plan, others=tuple(others))
+    return replace(first, plan=entry.plan, others=tuple(others), events=entry.events)
 
 
 def _report(entry: Entry, one: Planned) -> Report:
@@ -60,7 +60,6 @@ def _report(entry: Entry, one: Planned) -> Report:
         alive_at_peak=tuple(alive),
         measured_peak_bytes=_measured_peak(plan.device) if has_run else None,
         planning_seconds=entry.seconds,
-        events=entry.events,
     )
 
 
