@@ -21,6 +21,7 @@ from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
 from tfmem.functions import rewrite
+from tfmem.functions.contents import with_contents
 from tfmem.functions.decide import plan_devices
 from tfmem.functions.entry import Entry
 from tfmem.functions.resolve import have_room, requests_of
@@ -370,7 +371,7 @@ class Optimized:
             concrete = self.original.get_concrete_function(*args, **kwargs)
         args, kwargs = canonical_arguments(self.original, args, kwargs)
         flat = flat_arguments(concrete, args, kwargs)
-        return capture(concrete, device=first.device, args=flat)
+        return with_contents(capture(concrete, device=first.device, args=flat))
 
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()

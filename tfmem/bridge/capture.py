@@ -69,6 +69,7 @@ class Captured:
       handles: each captured variable's handle when it was captured.
       trace: the ConcreteFunction's name; "" if not all arguments have a size.
       shapes: of the arguments, which the sizes hold for.
+      numbers: as of `Body`.
     """
 
     graph: Graph
@@ -87,6 +88,7 @@ class Captured:
     handles: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
     trace: str = ""
     shapes: tuple[tuple[int, ...], ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
     def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
         """Whether this is good for a call, flattened, of a ConcreteFunction.
@@ -175,6 +177,7 @@ def capture(
         handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
         trace=_trace_of(concrete, args or ()),
         shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
+        numbers=reader.numbers,
     )
 
 

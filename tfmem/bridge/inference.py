@@ -164,8 +164,8 @@ def full(shape: tf.TensorShape) -> Shape | None:
 
 
 def constant(tensor: tf.Tensor) -> tuple[int, ...] | None:
-    """Value of a small integer tensor that TensorFlow can tell before the step runs."""
-    if not tensor.dtype.is_integer or not tensor.shape.is_fully_defined():
+    """Value of a small tensor of integers or truths that is known before the step runs."""
+    if not (tensor.dtype.is_integer or tensor.dtype.is_bool) or not tensor.shape.is_fully_defined():
         return None
     if tensor.shape.num_elements() > _MAX_CONSTANT:
         return None

@@ -23,6 +23,7 @@ from tfmem.bridge.inference import constant, full, import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, is_variable
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.workspace import WORKSPACE_OPS, workspace
+from tfmem.costs.types import HANDLE_BYTES
 from tfmem.graph import device_names
 from tfmem.graph.bodies import Body
 from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
@@ -42,12 +43,15 @@ class Reader:
 
     Attributes:
       flops: operations of each node that has many.
+      workspace: scratch of each node that takes some.
+      numbers: as of `Body`.
       unknown: values whose size cannot be known, with their op, first causes only.
     """
 
     def __init__(self, graph: FuncGraph, library: Any, known: Mapping[Value, Shape]) -> None:
         self.flops: dict[str, float] = {}
         self.workspace: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
         self.unknown: list[tuple[Value, str]] = []
         self._graph = graph
         self._functions = {f.signature.name: f for f in library.function}
@@ -74,8 +78,11 @@ class Reader:
             opaque = (shapes.opaque_nbytes(node_def.op, i, outputs) for i in range(len(sizes)))
             sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
         if device_names.is_gpu(node_def.device):
-            for i in kernels.host_outputs(node_def, "GPU"):
-                sizes[i] = 0
+            for i, tensor in enumerate(op.outputs):
+                if tensor.dtype == tf.variant or i in kernels.host_outputs(node_def, "GPU"):
+                    sizes[i] = 0
+        if (number := _number(op)) is not None:
+            self.numbers[node_def.name] = number
         return Node(
             name=node_def.name,
             op=node_def.op,
@@ -118,7 +125,7 @@ class Reader:
     ) -> int:
         is_opaque = op in shapes.OPAQUE_OPS and value.index == 5
         if dtype in UNSIZED or is_opaque:
-            return 0
+            return HANDLE_BYTES if dtype == tf.variant else 0
         if shape is None or None in shape:
             if dtype != tf.string:
                 if not any(i.node in self._unknown_nodes for i in inputs):
@@ -185,7 +192,36 @@ class Reader:
         name = caller.name
         self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
         self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
-        return Body(body, function.signature.name, reader.flops, reader.workspace, bodies)
+        return Body(
+            graph=body,
+            function=function.signature.name,
+            flops=reader.flops,
+            workspace=reader.workspace,
+            bodies=bodies,
+            numbers=reader.numbers,
+            returns=body.outputs,
+        )
+
+
+_ROWS = {
+    "TensorListFromTensor": 0,
+    "TensorListScatter": 0,
+    "TensorListScatterV2": 0,
+    "TensorListScatterIntoExistingList": 1,
+    "TensorListSplit": 2,
+}
+"""Ops that put the rows of a tensor in a list; which input has as many rows."""
+
+
+def _number(op: tf.Operation) -> int | None:
+    """The number that an op gives, if it gives one that is known; how many rows one that lists."""
+    if op.type in _ROWS:
+        shape = op.inputs[_ROWS[op.type]].shape
+        return int(shape[0]) if shape.rank and shape[0] is not None else None
+    if len(op.outputs) != 1 or op.outputs[0].shape.num_elements() != 1:
+        return None
+    found = constant(op.outputs[0])
+    return found[0] if found else None
 
 
 @dataclass(frozen=True)

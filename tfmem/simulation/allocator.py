@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tfmem.costs.types import GRAIN, SWITCH, Requests
+from tfmem.costs.types import GRAIN, SWITCH, Asked
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.requests import on_device, requests
 
@@ -195,7 +195,7 @@ def _leave_holes(pool: Bfc, holes: Sequence[int]) -> None:
 def replay(
     lifetimes: Lifetimes,
     workspace: Sequence[int],
-    within: Mapping[int, Requests],
+    within: Mapping[int, Asked],
     pools: Iterable[Bfc],
     steps: int,
 ) -> Allocation:
@@ -221,7 +221,7 @@ class _Step:
     """One step of a program, to be run in allocators, any number of times in each."""
 
     def __init__(
-        self, lifetimes: Lifetimes, workspace: Sequence[int], within: Mapping[int, Requests]
+        self, lifetimes: Lifetimes, workspace: Sequence[int], within: Mapping[int, Asked]
     ) -> None:
         sizes = self.sizes = lifetimes.nbytes.tolist()
         pairs = lifetimes.variables
