@@ -157,7 +157,7 @@ def capture(
         ),
         tuple(graphdefs.parse_value(t.name) for t in concrete.outputs),
     )
-    bodies = {n.name: reader.bodies(n) for n in nodes if n.op in BODIES}
+    bodies = reader.all_bodies(n for n in nodes if n.name not in places)
     _refuse_unknown(reader.unknown, concrete)
     must_run = sorted(op.name for op in concrete.graph.control_outputs)
     return Captured(

@@ -26,14 +26,16 @@ def import_sized(
     actual: Mapping[str, tf.Tensor],
     known: Mapping[Value, Shape],
     traced: FuncGraph | None = None,
+    handles: Mapping[Value, Any] | None = None,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
     A value that is `known`, or bounded although it depends on data, or whose shape TensorFlow's
-    Python code told the trace, is fed to its readers as if it were an input of that shape. Axes
-    that follow from shapes are constants to their readers. All such shapes are returned with the
-    graph.
+    Python code told the trace, is fed to its readers as if it were an input of that shape; so is a
+    list or an optional that refers to what `handles` says. Axes that follow from shapes are
+    constants to their readers. All such shapes are returned with the graph.
     """
+    handles = handles or {}
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
     names = {item.name for item in sized}
     nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
@@ -45,11 +47,12 @@ def import_sized(
     import_graph(graph, nodes, sized)
     fixed: dict[Value, Shape] = {}
     axes = _axes(graph)
-    wanted = {**_bounds(graph), **_told(graph, traced), **known, **_shapes_of(axes)}
+    scalars: dict[Value, Shape] = dict.fromkeys(handles, ())
+    wanted = {**_bounds(graph), **_told(graph, traced), **known, **scalars, **_shapes_of(axes)}
     while wanted.keys() - fixed.keys():
         fixed = wanted
         extra = [
-            Input(_fixed_name(v), graph.get_tensor_by_name(str(v)).dtype, None, shape)
+            Input(_fixed_name(v), graph.get_tensor_by_name(str(v)).dtype, handles.get(v), shape)
             for v, shape in fixed.items()
             if v not in axes
         ]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import tensorflow as tf
 
-from tfmem.bridge import kernels, shapes
+from tfmem.bridge import kernels, nesting, shapes
 from tfmem.bridge.graphdefs import (
     BODIES,
     FuncGraph,
@@ -58,6 +58,7 @@ class Reader:
         self._known = known
         self._ops = {op.name: op for op in graph.get_operations()}
         self._unknown_nodes: set[str] = set()
+        self._held: dict[Value, nesting.Held] = {}
 
     def node(self, node_def: NodeDef) -> Node:
         """The node of a NodeDef."""
@@ -158,40 +159,73 @@ class Reader:
             self.workspace[node_def.name] = scratch
         return shapes.shared_input(call)
 
-    def bodies(self, node_def: NodeDef) -> tuple[Body, ...]:
+    def all_bodies(self, nodes: Iterable[NodeDef]) -> dict[str, tuple[Body, ...]]:
+        """The functions that nodes run, by the node's name.
+
+        Args:
+          nodes: of the graph, in a topological order.
+        """
+        found = {}
+        for node_def in nodes:
+            if node_def.op in BODIES:
+                found[node_def.name] = self._bodies(node_def)
+                continue
+            op, values = self._ops[node_def.name], self._values(node_def)
+            for value, _, inner in nesting.taken(node_def, self._held):
+                self._hold(value, inner)
+            held = nesting.made(op, self._held, values)
+            self._hold(Value(op.name), held or nesting.passed_on(node_def, self._held))
+        return found
+
+    def _hold(self, value: Value, held: nesting.Held | None) -> None:
+        if held is not None:
+            self._held[value] = held
+
+    def _values(self, node_def: NodeDef) -> list[Value]:
+        return [parse_value(text) for text in node_def.input if text[0] != "^"]
+
+    def _bodies(self, node_def: NodeDef) -> tuple[Body, ...]:
         """The functions that a While, If, Case or call runs."""
-        op = self._ops[node_def.name]
-        arguments = list(op.inputs)[_FIRST_ARGUMENT.get(node_def.op, 0) :]
+        first = _FIRST_ARGUMENT.get(node_def.op, 0)
+        arguments = list(self._ops[node_def.name].inputs)[first:]
+        held = [self._held.get(value) for value in self._values(node_def)[first:]]
         result = []
         for attr in BODIES[node_def.op]:
             value = node_def.attr[attr]
             for function in value.list.func or (value.func,):
                 if function.name in self._functions:
                     definition = self._functions[function.name]
-                    result.append(self._body(definition, arguments, node_def))
+                    result.append(self._body(definition, arguments, held, node_def))
         return tuple(result)
 
-    def _body(self, function: FunctionDef, arguments: list[tf.Tensor], caller: NodeDef) -> Body:
+    def _body(
+        self,
+        function: FunctionDef,
+        arguments: list[tf.Tensor],
+        held: Sequence[nesting.Held | None],
+        caller: NodeDef,
+    ) -> Body:
         graph_def, outputs = body_graph_def(function)
-        inputs = [
-            _argument(arg.name, tensor)
-            for arg, tensor in zip(function.signature.input_arg, arguments, strict=True)
-        ]
+        names = [arg.name for arg in function.signature.input_arg]
+        inputs = [_argument(*one) for one in zip(names, arguments, strict=True)]
+        given = {Value(name): one for name, one in zip(names, held, strict=True) if one is not None}
         places = {node.name: node.device or caller.device for node in graph_def.node}
-        graph, fixed = import_sized(graph_def, inputs, {}, {})
+        nodes = topological(graph_def.node)
+        graph, fixed = import_sized(graph_def, inputs, {}, {}, handles=nesting.popped(nodes, given))
         for node in graph_def.node:
             node.device = places[node.name]
         reader = Reader(graph, _Library(self._functions.values()), fixed)
+        reader._held |= given
         arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)
-        nodes = topological(graph_def.node)
         body = Graph(
             (*arg_nodes, *map(reader.node, nodes)),
             tuple(map(parse_value, outputs)),
         )
-        bodies = {node.name: reader.bodies(node) for node in nodes if node.op in BODIES}
-        name = caller.name
+        bodies, name = reader.all_bodies(nodes), caller.name
         self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
         self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
+        for index, value in enumerate(body.outputs):
+            self._hold(Value(name, index), reader._held.get(value))
         return Body(
             graph=body,
             function=function.signature.name,
