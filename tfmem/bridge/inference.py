@@ -12,12 +12,13 @@ from tensorflow.python.framework import func_graph as func_graph_lib
 from tensorflow.python.framework import tensor_util
 
 from tfmem.bridge import shapes
-from tfmem.bridge.graphdefs import FuncGraph, GraphDef, parse_value
+from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, parse_value
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, import_graph
 from tfmem.bridge.shapes import Shape
 from tfmem.graph.ir import Value
 
 _MAX_CONSTANT = 64  # elements of a constant that `shapes` may want to see
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def import_sized(
@@ -48,7 +49,8 @@ def import_sized(
     fixed: dict[Value, Shape] = {}
     axes = _axes(graph)
     scalars: dict[Value, Shape] = dict.fromkeys(handles, ())
-    wanted = {**_bounds(graph), **_told(graph, traced), **known, **scalars, **_shapes_of(axes)}
+    told = {**_told(graph, traced, graph_def.library), **_stacked(graph)}
+    wanted = {**_bounds(graph), **told, **known, **scalars, **_shapes_of(axes)}
     while wanted.keys() - fixed.keys():
         fixed = wanted
         extra = [
@@ -59,7 +61,7 @@ def import_sized(
         graph = func_graph_lib.FuncGraph("tfmem_sizes")
         import_graph(graph, _reading_inputs(nodes, fixed, axes), [*sized, *extra])
         axes |= _axes(graph)
-        wanted = {**_bounds(graph), **_shapes_of(axes), **fixed}
+        wanted = {**_bounds(graph), **_stacked(graph), **_shapes_of(axes), **fixed}
     return graph, fixed
 
 
@@ -94,18 +96,57 @@ def _bounds(graph: FuncGraph) -> dict[Value, Shape]:
     return result
 
 
-def _told(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
+def _stacked(graph: FuncGraph) -> dict[Value, Shape]:
+    """Shapes of lists that become a tensor, where the number of their elements is known."""
+    result = {}
+    for op in graph.get_operations():
+        if op.type != "TensorListStack" or op.outputs[0].shape.is_fully_defined():
+            continue
+        source, row = op.inputs[0].op, op.outputs[0].shape[1:]
+        count = constant(source.inputs[1]) if source.type == "TensorListReserve" else None
+        if count is not None and row.is_fully_defined():
+            result[Value(op.name)] = (count[0], *row)
+    return result
+
+
+def _told(graph: FuncGraph, traced: FuncGraph | None, library: Any) -> dict[Value, Shape]:
     """Shapes that are open in `graph` and were not while the function was traced (`set_shape`)."""
     if traced is None:
         return {}
     result = {}
     before = {op.name: op for op in traced.get_operations()}
+    functions = {function.signature.name: function for function in library.function}
     for op in graph.get_operations():
-        outputs = [] if op.name not in before else before[op.name].outputs
+        if all(tensor.shape.is_fully_defined() for tensor in op.outputs):
+            continue
+        outputs = _traced_outputs(op, before.get(op.name), traced, functions)
         for i, (tensor, then) in enumerate(zip(op.outputs, outputs, strict=False)):
             if not tensor.shape.is_fully_defined() and (shape := full(then.shape)) is not None:
                 result[Value(op.name, i)] = shape
     return result
+
+
+def _traced_outputs(
+    op: tf.Operation,
+    before: tf.Operation | None,
+    traced: FuncGraph,
+    functions: Mapping[str, FunctionDef],
+) -> list[tf.Tensor]:
+    """A node's outputs as it was traced; none where they are others.
+
+    Grappler gives a call that stays a function of its own, without the outputs that nobody reads.
+    """
+    if before is None or before.type != op.type:
+        return []
+    if len(before.outputs) == len(op.outputs):
+        return list(before.outputs)
+    names = [op.get_attr("f").name, before.get_attr("f").name] if op.type in _CALLS else []
+    if len(names) < 2 or names[0] not in functions or names[1] not in traced._functions:
+        return []
+    now, then = functions[names[0]], traced._functions[names[1]].cached_definition
+    index = {arg.name: i for i, arg in enumerate(then.signature.output_arg)}
+    kept = [index.get(arg.name) for arg in now.signature.output_arg]
+    return [before.outputs[i] for i in kept if i is not None] if None not in kept else []
 
 
 def _reading_inputs(
