@@ -25,7 +25,6 @@ from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef
 from tfmem.bridge.inputs import UNSIZED, Input
 from tfmem.runtime.devices import full_name
 
-
 _GROUP = "api_implements"
 
 

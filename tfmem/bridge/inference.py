@@ -14,6 +14,7 @@ from tensorflow.python.framework import tensor_util
 from tfmem.bridge import shapes
 from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, parse_value
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, import_graph
+from tfmem.bridge.nesting import Element
 from tfmem.bridge.shapes import Shape
 from tfmem.graph.ir import Value
 
@@ -27,16 +28,16 @@ def import_sized(
     actual: Mapping[str, tf.Tensor],
     known: Mapping[Value, Shape],
     traced: FuncGraph | None = None,
-    handles: Mapping[Value, Any] | None = None,
+    taken: Mapping[Value, Element] | None = None,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
     A value that is `known`, or bounded although it depends on data, or whose shape TensorFlow's
-    Python code told the trace, is fed to its readers as if it were an input of that shape; so is a
-    list or an optional that refers to what `handles` says. Axes that follow from shapes are
+    Python code told the trace, is fed to its readers as if it were an input of that shape; so is
+    what is `taken` out of lists, where inference does not know it. Axes that follow from shapes are
     constants to their readers. All such shapes are returned with the graph.
     """
-    handles = handles or {}
+    taken = taken or {}
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
     names = {item.name for item in sized}
     nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
@@ -48,9 +49,14 @@ def import_sized(
     import_graph(graph, nodes, sized)
     fixed: dict[Value, Shape] = {}
     axes = _axes(graph)
-    scalars: dict[Value, Shape] = dict.fromkeys(handles, ())
+    handles = {value: one.handle for value, one in taken.items() if one.handle is not None}
+    elements: dict[Value, Shape] = {
+        value: one.shape or ()
+        for value, one in taken.items()
+        if value in handles or (one.shape is not None and _is_open(graph, value))
+    }
     told = {**_told(graph, traced, graph_def.library), **_stacked(graph)}
-    wanted = {**_bounds(graph), **told, **known, **scalars, **_shapes_of(axes)}
+    wanted = {**_bounds(graph), **told, **known, **elements, **_shapes_of(axes)}
     while wanted.keys() - fixed.keys():
         fixed = wanted
         extra = [
@@ -100,13 +106,23 @@ def _stacked(graph: FuncGraph) -> dict[Value, Shape]:
     """Shapes of lists that become a tensor, where the number of their elements is known."""
     result = {}
     for op in graph.get_operations():
-        if op.type != "TensorListStack" or op.outputs[0].shape.is_fully_defined():
+        if op.type not in ("TensorListStack", "TensorListConcatV2"):
             continue
-        source, row = op.inputs[0].op, op.outputs[0].shape[1:]
-        count = constant(source.inputs[1]) if source.type == "TensorListReserve" else None
-        if count is not None and row.is_fully_defined():
-            result[Value(op.name)] = (count[0], *row)
-    return result
+        source = op.inputs[0].op
+        if source.type != "TensorListReserve" or (found := constant(source.inputs[1])) is None:
+            continue
+        count, row = found[0], op.outputs[0].shape[1:]
+        if op.type == "TensorListConcatV2":
+            result[Value(op.name, 1)] = (count,)
+            element = constant(source.inputs[0]) or (-1,)
+            count = count * element[0] if element[0] >= 0 else -1
+        if count >= 0 and row.is_fully_defined():
+            result[Value(op.name)] = (count, *row)
+    return {v: shape for v, shape in result.items() if _is_open(graph, v)}
+
+
+def _is_open(graph: FuncGraph, value: Value) -> bool:
+    return not graph.get_tensor_by_name(str(value)).shape.is_fully_defined()
 
 
 def _told(graph: FuncGraph, traced: FuncGraph | None, library: Any) -> dict[Value, Shape]:

@@ -29,6 +29,7 @@ from tfmem.graph.bodies import Body
 from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
 
 _FIRST_ARGUMENT = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
+_MOST_DIMENSIONS = 8  # of tensors that kernels take
 _STRING_BYTES = 24  # of one element; the text itself, where longer, is not the allocator's
 
 
@@ -58,7 +59,8 @@ class Reader:
         self._known = known
         self._ops = {op.name: op for op in graph.get_operations()}
         self._unknown_nodes: set[str] = set()
-        self._held: dict[Value, nesting.Held] = {}
+        self._held = nesting.Known()
+        self._most: dict[Value, int] = {}  # bytes of values of unknown shape that have a bound
 
     def node(self, node_def: NodeDef) -> Node:
         """The node of a NodeDef."""
@@ -128,6 +130,10 @@ class Reader:
         if dtype in UNSIZED or is_opaque:
             return HANDLE_BYTES if dtype == tf.variant else 0
         if shape is None or None in shape:
+            if op == "TensorListElementShape":
+                self._most[value] = _MOST_DIMENSIONS * int(dtype.size)
+            if value in self._most:
+                return self._most[value]
             if dtype != tf.string:
                 if not any(i.node in self._unknown_nodes for i in inputs):
                     self.unknown.append((value, op))
@@ -171,15 +177,11 @@ class Reader:
                 found[node_def.name] = self._bodies(node_def)
                 continue
             op, values = self._ops[node_def.name], self._values(node_def)
-            for value, _, inner in nesting.taken(node_def, self._held):
-                self._hold(value, inner)
-            held = nesting.made(op, self._held, values)
-            self._hold(Value(op.name), held or nesting.passed_on(node_def, self._held))
+            for value, element in nesting.taken(node_def, self._held):
+                self._held.add(value, element.held)
+            held = nesting.made(op, self._held, values, self._known, self._most)
+            self._held.add(Value(op.name), held or nesting.passed_on(node_def, self._held))
         return found
-
-    def _hold(self, value: Value, held: nesting.Held | None) -> None:
-        if held is not None:
-            self._held[value] = held
 
     def _values(self, node_def: NodeDef) -> list[Value]:
         return [parse_value(text) for text in node_def.input if text[0] != "^"]
@@ -188,14 +190,18 @@ class Reader:
         """The functions that a While, If, Case or call runs."""
         first = _FIRST_ARGUMENT.get(node_def.op, 0)
         arguments = list(self._ops[node_def.name].inputs)[first:]
-        held = [self._held.get(value) for value in self._values(node_def)[first:]]
-        result = []
+        values = self._values(node_def)[first:]
+        result: list[Body] = []
         for attr in BODIES[node_def.op]:
             value = node_def.attr[attr]
             for function in value.list.func or (value.func,):
                 if function.name in self._functions:
                     definition = self._functions[function.name]
-                    result.append(self._body(definition, arguments, held, node_def))
+                    held = [self._held.get(one, len(result)) for one in values]
+                    body, returned = self._body(definition, arguments, held, node_def)
+                    for index, one in enumerate(returned):
+                        self._held.add(Value(node_def.name, index), one, len(result))
+                    result.append(body)
         return tuple(result)
 
     def _body(
@@ -204,18 +210,23 @@ class Reader:
         arguments: list[tf.Tensor],
         held: Sequence[nesting.Held | None],
         caller: NodeDef,
-    ) -> Body:
+    ) -> tuple[Body, list[nesting.Held | None]]:
+        """A function, and what its outputs hold, for arguments that hold something."""
         graph_def, outputs = body_graph_def(function)
         names = [arg.name for arg in function.signature.input_arg]
         inputs = [_argument(*one) for one in zip(names, arguments, strict=True)]
-        given = {Value(name): one for name, one in zip(names, held, strict=True) if one is not None}
+        known = nesting.Known()
+        for arg_name, one in zip(names, held, strict=True):
+            known.add(Value(arg_name), one)
         places = {node.name: node.device or caller.device for node in graph_def.node}
         nodes = topological(graph_def.node)
-        graph, fixed = import_sized(graph_def, inputs, {}, {}, handles=nesting.popped(nodes, given))
+        taken = nesting.popped(nodes, known)
+        graph, fixed = import_sized(graph_def, inputs, {}, {}, taken=taken)
         for node in graph_def.node:
             node.device = places[node.name]
         reader = Reader(graph, _Library(self._functions.values()), fixed)
-        reader._held |= given
+        reader._held = known
+        reader._most |= {v: one.nbytes for v, one in taken.items() if one.nbytes is not None}
         arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)
         body = Graph(
             (*arg_nodes, *map(reader.node, nodes)),
@@ -224,9 +235,7 @@ class Reader:
         bodies, name = reader.all_bodies(nodes), caller.name
         self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
         self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
-        for index, value in enumerate(body.outputs):
-            self._hold(Value(name, index), reader._held.get(value))
-        return Body(
+        made = Body(
             graph=body,
             function=function.signature.name,
             flops=reader.flops,
@@ -235,6 +244,7 @@ class Reader:
             numbers=reader.numbers,
             returns=body.outputs,
         )
+        return made, [reader._held.get(value) for value in body.outputs]
 
 
 _ROWS = {
