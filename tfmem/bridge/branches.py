@@ -20,8 +20,7 @@ from collections.abc import Iterable
 import tensorflow as tf
 
 from tfmem.bridge.graphdefs import NodeDef
-
-_BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
+from tfmem.graph.bodies import BRANCHES
 
 
 def hold_together(nodes: Iterable[NodeDef], *, in_function: bool = False) -> list[NodeDef]:
@@ -35,7 +34,7 @@ def hold_together(nodes: Iterable[NodeDef], *, in_function: bool = False) -> lis
       The nodes to be added.
     """
     nodes = list(nodes)
-    branching = {node.name: node for node in nodes if node.op in _BRANCHES}
+    branching = {node.name: node for node in nodes if node.op in BRANCHES}
     if not branching:
         return []
     read: dict[str, dict[str, None]] = {name: {} for name in branching}

@@ -25,10 +25,9 @@ from tfmem.bridge.shapes import Shape
 from tfmem.bridge.workspace import WORKSPACE_OPS, workspace
 from tfmem.costs.types import HANDLE_BYTES
 from tfmem.graph import device_names
-from tfmem.graph.bodies import Body
+from tfmem.graph.bodies import BRANCHES, Body
 from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
 
-_FIRST_ARGUMENT = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
 _MOST_DIMENSIONS = 8  # of tensors that kernels take
 _STRING_BYTES = 24  # of one element; the text itself, where longer, is not the allocator's
 
@@ -188,7 +187,7 @@ class Reader:
 
     def _bodies(self, node_def: NodeDef) -> tuple[Body, ...]:
         """The functions that a While, If, Case or call runs."""
-        first = _FIRST_ARGUMENT.get(node_def.op, 0)
+        first = int(node_def.op in BRANCHES)
         arguments = list(self._ops[node_def.name].inputs)[first:]
         values = self._values(node_def)[first:]
         result: list[Body] = []

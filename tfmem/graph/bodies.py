@@ -8,6 +8,12 @@ from typing import NamedTuple
 
 from tfmem.graph.ir import Graph, Value
 
+BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
+"""Ops that choose among their functions by their first input, which these do not get."""
+
+LOOPS = ("While", "StatelessWhile")
+"""Ops that run their second function as long as their first one gives true."""
+
 
 class Leaf(NamedTuple):
     """A tensor that is given to a function.

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from tfmem.costs.static import static_costs
 from tfmem.costs.types import Asked, Costs
-from tfmem.graph.bodies import Argument, Bodies, Body, Items, Leaf
+from tfmem.graph.bodies import BRANCHES, Argument, Bodies, Body, Items, Leaf
 from tfmem.graph.ir import Graph, Node
 from tfmem.plan import Plan
 from tfmem.simulation.heap import NOWHERE, Heap, List, Tensor, Thing, reached
 from tfmem.simulation.liveness import lifetimes
-from tfmem.simulation.machine import BRANCHES, Machine, Path
+from tfmem.simulation.machine import Machine, Path
 from tfmem.simulation.program import program
 from tfmem.simulation.requests import ending, most_of
 

@@ -52,5 +52,5 @@ def code_of(body: Body, plan: Plan, is_read: Sequence[bool] | None = None) -> Co
     form, cloned = steps.graph, with_clones(graph, plan.recomputations)
     inputs = [[form.first[form.number[v.node]] + v.index for v in n.inputs] for n in cloned.nodes]
     outputs = [form.number_of(one) if one else None for one in returns]
-    numbers = numbers_of(graph.nodes, body.numbers, every)
+    numbers = numbers_of(body)
     return Code(body, steps, cloned.nodes, inputs, outputs, numbers)

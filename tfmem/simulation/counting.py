@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tfmem.graph.ir import Node, Value
+from tfmem.graph.bodies import BRANCHES, Body
+from tfmem.graph.ir import Value
 from tfmem.graph.scalars import Number, number_of
 
 MOST_TURNS = 100_000
@@ -21,12 +22,14 @@ class Numbers:
       given: its inputs.
       known: values that are the same in every run.
       steps: (value, op, operands) of the others that are numbers if their operands are, in order.
+      branches: what the functions of steps that choose among some do.
       outputs: what it returns.
     """
 
     given: Sequence[Value]
     known: Mapping[Value, int]
     steps: Sequence[tuple[Value, str, Sequence[Value]]]
+    branches: Mapping[Value, Sequence[Numbers]]
     outputs: Sequence[Value]
 
     def run(self, inputs: Sequence[Number]) -> list[Number]:
@@ -34,8 +37,22 @@ class Numbers:
         found: dict[Value, Number] = dict(self.known)
         found.update(zip(self.given, inputs, strict=True))
         for value, op, operands in self.steps:
-            found[value] = number_of(op, [found.get(one) for one in operands])
+            numbers = [found.get(one) for one in operands]
+            if value in self.branches:
+                found[value] = self._chosen(value, op, *numbers)
+            else:
+                found[value] = number_of(op, numbers)
         return [found.get(value) for value in self.outputs]
+
+    def _chosen(self, value: Value, op: str, which: Number, *inputs: Number) -> Number:
+        """What a branch gives: the one that is taken, or all of them alike."""
+        branches = self.branches[value]
+        if which is not None:
+            # The functions of an If stand in the order true, false.
+            place = int(not which) if op.endswith("If") else min(max(which, 0), len(branches) - 1)
+            branches = branches[place : place + 1]
+        given = {one.run(inputs)[0] for one in branches}
+        return given.pop() if len(given) == 1 else None
 
     def needed(self, outputs: set[int]) -> tuple[Numbers, set[int]]:
         """What some of its outputs take, and the inputs that these depend on."""
@@ -46,26 +63,28 @@ class Numbers:
                 steps.append((value, op, operands))
                 values.update(operands)
         inputs = {index for index, value in enumerate(self.given) if value in values}
-        return Numbers(self.given, self.known, steps[::-1], self.outputs), inputs
+        return replace(self, steps=steps[::-1]), inputs
 
 
-def numbers_of(
-    nodes: Sequence[Node], known: Mapping[str, int], outputs: Sequence[Value]
-) -> Numbers:
-    """What a function does with whole numbers.
-
-    Args:
-      nodes: its nodes, in a topological order.
-      known: numbers that nodes give, by name.
-      outputs: what it returns.
-    """
+def numbers_of(body: Body) -> Numbers:
+    """What a function does with whole numbers."""
+    nodes, known = body.graph.nodes, body.numbers
     steps = [
         (Value(node.name), node.op, node.inputs)
         for node in nodes
         if len(node.nbytes) == 1 and not node.is_input and node.name not in known
     ]
-    given = [Value(node.name) for node in nodes if node.is_input]
-    return Numbers(given, {Value(name): n for name, n in known.items()}, steps, outputs)
+    return Numbers(
+        given=[Value(node.name) for node in nodes if node.is_input],
+        known={Value(name): number for name, number in known.items()},
+        steps=steps,
+        branches={
+            value: [numbers_of(one) for one in body.bodies[value.node]]
+            for value, op, _ in steps
+            if op in BRANCHES and value.node in body.bodies
+        },
+        outputs=body.returns or body.graph.outputs,
+    )
 
 
 def turns_of(condition: Numbers, body: Numbers, inputs: Sequence[Number]) -> int | None:

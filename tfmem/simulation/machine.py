@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfmem.errors import UnsupportedFunctionError
-from tfmem.graph.bodies import Body
+from tfmem.graph.bodies import BRANCHES, LOOPS, Body
 from tfmem.graph.compact import PLAIN
 from tfmem.graph.ir import VARIABLE, Node
 from tfmem.graph.scalars import number_of
@@ -39,11 +39,6 @@ MOST_RUNS = 4_000_000
 
 SCALAR_BYTES = 8
 """What is not larger may be a whole number."""
-
-BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
-"""Ops that choose among their functions by their first input, which these do not get."""
-
-LOOPS = ("While", "StatelessWhile")
 
 
 class Observer:
