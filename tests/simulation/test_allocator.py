@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.graphs import DEVICE, graphs, training_chain
-from tfmem.costs.types import SWITCH, Costs
+from tfmem.costs.types import SWITCH, Asked, Costs
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.simulation.allocator import Allocation, Bfc, replay
 from tfmem.simulation.liveness import lifetimes
 from tfmem.simulation.program import program
-from tfmem.simulation.requests import most_of, scratch
+from tfmem.simulation.requests import functions, most_of, scratch
 from tfmem.simulation.simulate import allocate, simulate
 
 MIB = 2**20
@@ -89,7 +89,8 @@ def undisturbed(graph: Graph, costs: Costs, limit: int | None = None) -> Allocat
     """One step of a graph in an allocator that was empty before."""
     steps = program(graph, Plan(device=DEVICE))
     found = lifetimes(steps, costs.granularity)
-    return replay(found, *scratch(steps, costs), [Bfc(limit)], steps=1)
+    workspace = scratch(steps, costs, found)
+    return replay(found, workspace, functions(steps, costs), [Bfc(limit)], steps=1)
 
 
 def test_equal_sizes_need_no_padding_and_a_limit_below_the_peak_is_not_enough() -> None:
@@ -132,8 +133,8 @@ def test_a_variable_that_a_loop_assigns_moves(end: int, padding: int) -> None:
 
     | v v v v | x |         |    then | 3 3 3 + | x | v v v v | 2 2 |
     """
-    asked = (1, 4 * MIB), (1, end), (2, 3 * MIB), (3, 2 * MIB), (2, 0), (3, 0)
-    assert most_of(asked) == 5 * MIB
+    asked = Asked(((1, 4 * MIB), (1, end), (2, 3 * MIB), (3, 2 * MIB), (2, 0), (3, 0)))
+    assert most_of(asked, given=()) == 5 * MIB
     costs = Costs(requests={"w": asked}, workspace={"w": 5 * MIB - 1024})
     found = undisturbed(LOOP, costs, limit=64 * MIB)
     assert found.worst_bytes == 4 * MIB + 1024 + 5 * MIB + padding

@@ -65,7 +65,7 @@ class Body:
       bodies: of its own nodes.
       numbers: value of each small node that gives one whole number or truth; of one that makes a
         list of a tensor, how many elements that list gets.
-      returns: all that it returns.
+      returns: all that it returns, if that is more than the graph's outputs.
       arguments: the caller's inputs when it runs this function, once `contents` has found them out.
     """
 
@@ -77,6 +77,16 @@ class Body:
     numbers: Mapping[str, int] = field(default_factory=dict)
     returns: tuple[Value, ...] = ()
     arguments: tuple[Argument, ...] | None = None
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """All that it returns, whether somebody reads it or not."""
+        return self.returns or self.graph.outputs
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """All that it returns, whether somebody reads it or not."""
+        return self.returns or self.graph.outputs
 
 
 Bodies = Mapping[str, tuple[Body, ...]]

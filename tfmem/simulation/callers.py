@@ -8,7 +8,7 @@ from dataclasses import replace
 from tfmem.costs.static import static_costs
 from tfmem.costs.types import Asked, Costs
 from tfmem.graph.bodies import BRANCHES, Argument, Bodies, Body, Items, Leaf
-from tfmem.graph.ir import Graph, Node
+from tfmem.graph.ir import VARIABLE, Graph, Node, Value
 from tfmem.plan import Plan
 from tfmem.simulation.heap import NOWHERE, Heap, List, Tensor, Thing, reached
 from tfmem.simulation.liveness import lifetimes
@@ -126,7 +126,7 @@ class _Run:
     ) -> None:
         self.graph, self.caller, self.functions = graph, caller, functions
         self.heap = Heap(granularity)
-        self.machine = Machine(self.heap, lambda path, count: branch, plans=plans)
+        self.machine = Machine(self.heap, lambda path, count: min(branch, count - 1), plans=plans)
         self.places: dict[tuple[str, int, int], int] = {}
 
     def asked(self, branch: int) -> Asked:
@@ -138,6 +138,10 @@ class _Run:
                 Leaf(value.node, value.index, is_kept=True) for value in caller.inputs
             )
         things = [self._thing(one) for one in arguments]
+        if caller.op in BRANCHES and isinstance(which := things[0], Tensor):
+            # Which one was taken when it was looked at does not matter: this one is.
+            number = int(not branch) if caller.op.endswith("If") else branch
+            things[0] = Tensor(which.buffer, number)
         before = len(heap.refs)
         heap.events[:] = self._instead(branch)
         form = self.graph.form
@@ -169,6 +173,11 @@ class _Run:
                     self.places[place] = self.heap.make(leaf.nbytes)
                     events.append((self.places[place], 0))
         return events + [(one, self.heap.sizes[one]) for one in unnamed]
+
+    def _kept(self, value: Value) -> Leaf:
+        """An input of which nothing is known but its size."""
+        nbytes = self.graph.nbytes(value) if self.graph.by_name[value.node].op != VARIABLE else 0
+        return Leaf(*value, nbytes=nbytes, is_kept=True)
 
     def _is_stash(self, leaf: Leaf) -> bool:
         if not leaf.node or not leaf.nbytes:

@@ -13,7 +13,7 @@ from tfmem.simulation.counting import Numbers, numbers_of
 from tfmem.simulation.program import Program, program
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Code:
     """A function as a plan has it.
 
@@ -42,8 +42,7 @@ def code_of(body: Body, plan: Plan, is_read: Sequence[bool] | None = None) -> Co
       plan: what is done to it.
       is_read: whether somebody reads each of its outputs; None if all are read.
     """
-    every = body.returns or body.graph.outputs
-    returns = [one if is_read is None or is_read[i] else None for i, one in enumerate(every)]
+    returns = [one if is_read is None or is_read[i] else None for i, one in enumerate(body.results)]
     nodes = (
         replace(node, stashes=(), holds=(), same=(), is_owned=False) for node in body.graph.nodes
     )

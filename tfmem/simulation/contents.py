@@ -129,4 +129,4 @@ class _Unnamed:
         if not one.node or one.index < len(self.graph.by_name[one.node].nbytes):
             return one
         stash = self.numbers.setdefault((one.node, one.index), len(self.numbers))
-        return one._replace(node="", index=stash)
+        return Leaf("", stash, one.part, one.nbytes, one.is_kept, one.number)

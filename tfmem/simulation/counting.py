@@ -14,7 +14,7 @@ MOST_TURNS = 100_000
 depends on what is not known here, nothing is said."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Numbers:
     """What a function does with whole numbers.
 
@@ -83,7 +83,7 @@ def numbers_of(body: Body) -> Numbers:
             for value, op, _ in steps
             if op in BRANCHES and value.node in body.bodies
         },
-        outputs=body.returns or body.graph.outputs,
+        outputs=body.results,
     )
 
 

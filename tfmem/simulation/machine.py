@@ -60,7 +60,7 @@ class Observer:
         """A frame has run, and holds nothing any more."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Machine:
     """What all frames of one run share.
 

@@ -269,7 +269,7 @@ class _Description:
 def _described(code: Code, record: Record, heap: Heap) -> Body:
     """A function whose graph and callers say what was seen; its bodies are still as they were."""
     found, body = _Description(record, heap), code.body
-    outputs = zip(body.returns, code.outputs, strict=True)
+    outputs = zip(body.results, code.outputs, strict=True)
     graph = Graph(
         tuple(map(found.node, body.graph.nodes)),
         tuple(value for value, number in outputs if number is not None),
