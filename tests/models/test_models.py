@@ -34,6 +34,11 @@ def losses_of(task: Task, steps: int) -> list[float]:
     return [float(step(*batch)) for batch in itertools.islice(task.batches, steps)]
 
 
+def norms_of(task: Task) -> list[float]:
+    """Of the variables, moments of the optimizers among them, which are not made in one order."""
+    return sorted(float(np.linalg.norm(variable.numpy())) for variable in task.variables)
+
+
 # --- data
 
 
@@ -261,16 +266,25 @@ def test_published_moe_layers_have_two_million_parameters_an_expert():
     [
         (transformer, transformer.Config(**TINY)),
         (resnet, resnet.Config(depth=14, width=8, side=32, batch=8)),
-        (wgan_gp, wgan_gp.Config(width=4, blocks=2, batch=8, critic_steps=2)),
         (deepspeech, deepspeech.Config(length=32, width=32)),
     ],
-    ids=["transformer", "resnet", "wgan_gp", "deepspeech"],
+    ids=["transformer", "resnet", "deepspeech"],
 )
 def test_recomputation_by_hand_gives_the_same_losses(module, config):
     by_hand = comparators.changed("recompute_grad", config)
     assert losses_of(module.build(by_hand), 3) == pytest.approx(
         losses_of(module.build(config), 3), rel=1e-5
     )
+
+
+def test_recomputation_by_hand_gives_a_gan_the_same_gradients():
+    # Adam's first update is a gradient's sign, and rounding decides that where the gradient is
+    # zero: a tiny rate keeps it from the losses, and the moments show the gradients.
+    config = wgan_gp.Config(width=4, blocks=2, batch=8, learning_rate=1e-8)
+    by_hand = wgan_gp.build(comparators.changed("recompute_grad", config))
+    plain = wgan_gp.build(config)
+    assert losses_of(by_hand, 3) == pytest.approx(losses_of(plain, 3), rel=1e-5)
+    assert norms_of(by_hand) == pytest.approx(norms_of(plain), rel=1e-3, abs=1e-7)
 
 
 def test_a_resnet_of_keras_3_gives_the_same_losses_under_its_remat_scope():
