@@ -47,9 +47,9 @@ def test_a_budget_changes_no_number(facts: dict[str, Any], case: str) -> None:
         assert len(found["planned"][name]) == epochs
 
 
-def limited(library: str, is_planned: bool, limit: int) -> Outcome:
+def limited(library: str, is_planned: bool, limit: int, share: float = 1.0) -> Outcome:
     return run_limited(
-        "tests.children.keras:limited", library, is_planned, limit_bytes=limit, timeout=200
+        "tests.children.keras:limited", library, is_planned, share, limit_bytes=limit, timeout=200
     )
 
 
@@ -65,6 +65,19 @@ def test_a_limit_that_ends_plain_training_is_kept(library: str) -> None:
     assert kept.result["peak"] <= limit
     for name, values in free.result["history"].items():
         assert kept.result["history"][name] == pytest.approx(values, rel=1e-5), name
+
+
+@pytest.mark.memory
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_fit_with_sizes_that_are_not_true_is_planned_again(library: str) -> None:
+    plain = limited(library, False, 4096 * MIB)
+    limit = int(0.6 * plain.result["peak"])
+    found = limited(library, True, limit, 0.8)
+    assert found.status == "ok", found.output[-3000:]
+    assert found.result["peak"] <= limit
+    assert "planned again" in found.result["events"][0]
+    for name, values in plain.result["history"].items():
+        assert found.result["history"][name] == pytest.approx(values, rel=1e-5), name
 
 
 def model_of(library: str, **options: Any) -> Any:

@@ -13,6 +13,7 @@ from tfmem.errors import (
     BudgetError,
     Error,
     HostMemoryError,
+    OutOfMemoryError,
     RewriteError,
     UnsupportedFunctionError,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "Error",
     "HostMemoryError",
     "Optimized",
+    "OutOfMemoryError",
     "Plan",
     "Report",
     "RewriteError",

@@ -16,15 +16,18 @@ from typing import Any, overload
 
 import tensorflow as tf
 
-from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh, is_recorded
+from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
 from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
-from tfmem.functions import rewrite
+from tfmem.functions import rewrite, steps
 from tfmem.functions.decide import plan_devices
 from tfmem.functions.entry import Entry
-from tfmem.functions.resolve import have_room, requests_of
+from tfmem.functions.failures import failure_of, is_failure, out_of_memory
+from tfmem.functions.resolve import have_room, polymorphic, requests_of
 from tfmem.functions.signature import signature_of
+from tfmem.functions.watch import watch_of
+from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
 from tfmem.plan import Plan
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
@@ -33,7 +36,6 @@ from tfmem.planning.strategy import Strategy
 from tfmem.report.build import explained, report_of
 from tfmem.report.report import Report
 from tfmem.runtime import creation, variables
-from tfmem.runtime import host as host_module
 
 _log = logging.getLogger("tfmem")
 
@@ -49,6 +51,7 @@ def optimize(
     max_slowdown: float | None = None,
     strategy: Strategy | None = None,
     profile: str = "auto",
+    watch: bool = True,
 ) -> Callable[[Callable[..., Any]], Optimized]: ...
 
 
@@ -63,6 +66,7 @@ def optimize(
     max_slowdown: float | None = None,
     strategy: Strategy | None = None,
     profile: str = "auto",
+    watch: bool = True,
 ) -> Optimized: ...
 
 
@@ -76,6 +80,7 @@ def optimize(
     max_slowdown: float | None = None,
     strategy: Strategy | None = None,
     profile: str = "auto",
+    watch: bool = True,
 ) -> Optimized | Callable[[Callable[..., Any]], Optimized]:
     """Makes a function run in less memory; also a decorator, with or without arguments.
 
@@ -100,6 +105,9 @@ def optimize(
         (device and link are probed, and what steps measured before is used), "measured" (as well,
         and if nothing was measured before, the first four calls run on a plan made from the probes,
         three of them traced; then the plan is made anew). Both are kept on disk.
+      watch: whether the first five steps of each plan for a budget are compared with it, where the
+        device's allocator keeps statistics, and made again under another plan if they are out of
+        memory; what they update is copied to the host before. See docs/watching.md.
 
     Returns:
       An `Optimized`, called exactly as the function was; without `function`, a decorator.
@@ -116,6 +124,7 @@ def optimize(
         max_slowdown=max_slowdown,
         strategy=strategy,
         profile=profile,
+        watch=watch,
     )
     if function is None:
         return lambda decorated: Optimized(decorated, options)
@@ -156,8 +165,8 @@ class Optimized:
 
     Polymorphic as a tf.function is: one plan for each input signature; where a trace has open
     dimensions (`input_signature` with None), one for all arguments no larger than those planned for
-    first. Under a `tf.GradientTape`
-    that wants its gradient, the original runs, for the rewritten graph has none.
+    first. Under a `tf.GradientTape` that wants its gradient, the original runs, for the rewritten
+    graph has none.
 
     Attributes:
       original: the original tf.function. If variables have moved to the host, a tf.function that
@@ -167,20 +176,7 @@ class Optimized:
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
         if isinstance(function, Optimized):
             raise Error("the function is optimised already; pass its .original with other options")
-        if not callable(function):
-            raise Error(
-                f"cannot optimise {function!r}: it is a {type(function).__name__}, not a function; "
-                "pass a tf.function or a plain callable"
-            )
-        if isinstance(function, tf.types.experimental.ConcreteFunction):
-            raise Error(
-                "cannot optimise a ConcreteFunction, whose variables are bound already; "
-                "pass the tf.function that it was made from"
-            )
-        is_function = isinstance(function, tf.types.experimental.PolymorphicFunction)
-        self.original: Any = function
-        if not is_function:
-            self.original = tf.function(function)
+        self.original: Any = polymorphic(function)
         self._options = options
         self._entries: dict[Hashable, Entry] = {}
         self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
@@ -204,31 +200,40 @@ class Optimized:
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         entry = self._entry(args, kwargs)
-        if entry.rewritten is None:
-            return self.original(*args, **kwargs)
-        if is_recorded(args, kwargs, tuple(entry.captured.variables.values())):
-            self._tell_gradient()
-            return self.original(*args, **kwargs)
-        args, kwargs = canonical_arguments(self.original, args, kwargs)
-        with host_module.guard():
-            if entry.tracing is None or tf.inside_function():
-                return entry.rewritten(*args, **kwargs)
-            return self._traced(entry, args, kwargs)
+        if entry.watch is not None and not tf.inside_function():
+            of = (lambda: self.original), self._entry, self._run, self._again, self._put
+            return watched(Owner(self._lock, *of), entry, args, kwargs)
+        return self._run(entry, args, kwargs)
 
-    def _traced(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A step under the profiler; after the last of them the plan is made anew."""
-        assert entry.tracing is not None
-        assert entry.rewritten is not None
-        step, key = entry.rewritten, signature_of(args, kwargs)
-        with self._lock:
-            result = entry.tracing.run(lambda: step(*args, **kwargs))
-            if entry.tracing.is_done and self._entries.get(key) is entry:
-                self._entries[key] = replace(entry, tracing=None)
-                try:
-                    self._prepared(args, kwargs)
-                except Error as error:
-                    _log.warning("%s: the plan made from sizes is kept: %s", self.name, error)
-        return result
+    def _run(self, entry: Entry, args: Any, kwargs: Any) -> Any:
+        """A step that is not watched; one of the original's if a tape wants its gradient."""
+        try:
+            if entry.rewritten is not None and steps.is_recorded(entry, args, kwargs):
+                self._tell_gradient()
+                return self.original(*args, **kwargs)
+            return steps.run(self.original, entry, args, kwargs)
+        except Exception as error:
+            if self._options.watch and is_failure(error):
+                raise out_of_memory(entry, failure_of(error)) from error
+            raise
+
+    def _again(self, entry: Entry, args: Any, kwargs: Any, comes_home: bool) -> Entry:
+        """Another entry in the place of one, whose variables may be brought home before."""
+        entry.walls.clear()
+        try:
+            if comes_home:
+                self.restore_variables()
+        except Error as error:
+            _log.warning("%s: variables stay on the host: %s", self.name, error)
+        made = self._prepared(args, kwargs)
+        self._put(entry, made)
+        return made
+
+    def _put(self, entry: Entry, instead: Entry) -> None:
+        """Puts an entry in the place of another, for all signatures that it is for."""
+        for key, known in tuple(self._entries.items()):
+            if known is entry:
+                self._entries[key] = instead
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
@@ -350,7 +355,8 @@ class Optimized:
         captured = self._capture(requests, args, kwargs)
         planned, tracing = plan_devices(captured, requests, self._options)
         seconds = time.perf_counter() - start
-        return Entry(self.name, captured, planned, seconds, variables.moves(), tracing)
+        watch = watch_of(captured, planned, tracing, self._options)
+        return Entry(self.name, captured, planned, seconds, variables.moves(), watch=watch)
 
     def _capture(
         self, requests: Sequence[Request], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -380,15 +386,13 @@ class Optimized:
             variables.move_groups(away)
             self._forget()
         rewrite.pin_variables(entry)
+        entry = replace(entry, walls=rewrite.lay_out(entry))
         rewritten = rebuild(entry.captured, graph, bodies)
-        seconds = entry.seconds + time.perf_counter() - start
-        return replace(entry, rewritten=rewritten, seconds=seconds, moves=variables.moves())
+        seconds, moves = entry.seconds + time.perf_counter() - start, variables.moves()
+        return replace(entry, rewritten=rewritten, seconds=seconds, moves=moves)
 
     def _tell_gradient(self) -> None:
         if not self._has_told:
             self._has_told = True
-            _log.warning(
-                "%s is called under a GradientTape that wants its gradient: the original runs, "
-                "unoptimised; optimise the function that holds the tape instead",
-                self.name,
-            )
+            told = "is called under a GradientTape that wants its gradient: the original runs"
+            _log.warning("%s %s; optimise the function with the tape instead", self.name, told)

@@ -17,6 +17,25 @@ class BudgetError(Error):
         self.least_bytes = least_bytes
 
 
+class OutOfMemoryError(Error):
+    """A step ran out of the device's memory although a budget was set for it.
+
+    TensorFlow's own error is its `__cause__`.
+
+    Attributes:
+      is_restored: whether the variables were given back the values that they had before the step.
+      updated: names of the variables that the step may have updated before it failed, if they were
+        not given their values back.
+    """
+
+    def __init__(
+        self, message: str, *, is_restored: bool = False, updated: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.is_restored = is_restored
+        self.updated = updated
+
+
 class HostMemoryError(Error):
     """The host has too little memory for what would leave the device, or the host is gone."""
 

@@ -204,8 +204,9 @@ class MemoryBudget(Hooks):
         if self._peak > budget and not self._has_told_excess:
             self._has_told_excess = True
             _log.warning(
-                "%s: %s were in use where the budget is %s: after planning something else took "
-                "memory on the device (buffers of tf.data on a CPU, another model); leave it room",
+                "%s: %s were in use where the budget is %s: more than was predicted (the reports "
+                "tell what was done), or after planning something else took memory on the device "
+                "(buffers of tf.data on a CPU, another model); leave it room",
                 self.model.name,
                 format_bytes(self._peak),
                 format_bytes(budget),

@@ -23,6 +23,7 @@ class Options(Bounds):
     hosts: tuple[str | None, ...] = (None,)
     strategy: Strategy | None = None
     profile: str = "auto"
+    watch: bool = True
 
 
 def checked_options(
@@ -34,6 +35,7 @@ def checked_options(
     max_slowdown: float | None = None,
     strategy: Strategy | None = None,
     profile: str = "auto",
+    watch: bool = True,
 ) -> Options:
     """The options, in one form whichever way they were written.
 
@@ -49,6 +51,7 @@ def checked_options(
         max_slowdown=_checked_slowdown(max_slowdown),
         strategy=_checked_strategy(strategy),
         profile=_checked_profile(profile, len(devices)),
+        watch=_checked_watch(watch),
     )
 
 
@@ -98,3 +101,9 @@ def _checked_profile(profile: str, devices: int) -> str:
     if profile not in PROFILES:
         raise Error(f"profile={profile!r}: use one of {', '.join(PROFILES)}")
     return profile
+
+
+def _checked_watch(watch: Any) -> bool:
+    if not isinstance(watch, bool):
+        raise Error(f"watch={watch!r}: pass True or False")
+    return watch

@@ -77,10 +77,16 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         "TRANSFER_BYTES": (2**12, 2**20),
         "PARTS": ((), (0.25, 0.5, 0.75)),
     },
-    "tfmem.simulation.allocator": {
+    "tfmem.simulation.replay": {
         "USUAL": (0.5, 1.0),
         "LARGE_HOLES": (1, 24),
         "SMALL_HOLES": (0, 64),
+        "PIECE": (2**15, 2**17),
+        "SPARE_PIECES": (0, 32),
+        "SPARE": (0.0, 1.0),
+        "ALIKE": (0.7, 0.95),
+        "LEAST_SLOT": (1 / 1000, 1 / 50),
+        "MOST_WAYS": (1, 190),
     },
     "tfmem.simulation.simulate": {
         "PROCESSES": (1, 16),
@@ -134,6 +140,8 @@ def planned(variant: Variant | None) -> Outcome:
 
 def _planned() -> Outcome:
     from tfmem.errors import BudgetError
+    from tfmem.plan import Plan
+    from tfmem.planning.candidate import capacity
     from tfmem.planning.request import Request
     from tfmem.planning.search import choose
 
@@ -142,8 +150,9 @@ def _planned() -> Outcome:
         peak = choose(graph, costs, Request(device=device)).plan.baseline_peak_bytes
         for host, share in itertools.product(("", HOST), SHARES):
             budget = int(share * peak)
-            limit = None if host else int(LIMIT * budget)
-            request = Request(device=device, host=host, budget=budget, limit=limit)
+            there = capacity(graph, costs, Plan(device=device), ())
+            room = None if host else (int(LIMIT * budget - there),)
+            request = Request(device=device, host=host, budget=budget, room=room)
             start = time.process_time()
             try:
                 plan = choose(graph, costs, request).plan

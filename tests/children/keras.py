@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 from typing import Any
@@ -20,6 +21,7 @@ from models.bench.fit_cases import (
     difference,
     fitted,
 )
+from models.bench.lying import lied
 from tfmem.runtime import memory
 
 EPOCH_LOGS = ("tfmem/peak_bytes", "tfmem/predicted_peak_bytes")
@@ -68,8 +70,11 @@ def least(keras: Any, case: Case) -> int:
     raise AssertionError("a budget of one byte was accepted")
 
 
-def limited(library: str, is_planned: bool) -> dict[str, Any]:
-    """History and peak of a model whose activations are most of what it takes."""
+def limited(library: str, is_planned: bool, share: float = 1.0) -> dict[str, Any]:
+    """History and peak of a model whose activations are most of what it takes.
+
+    `share` is the part of its sizes that tfmem is told.
+    """
     import tensorflow as tf
 
     keras = importlib.import_module(library)
@@ -87,6 +92,11 @@ def limited(library: str, is_planned: bool) -> dict[str, Any]:
     # On a CPU the buffers of tf.data, which fill as they like, live in the same memory.
     budget = int(0.9 * (memory.device_limit("CPU:0") or 0))
     callbacks = [tfmem.keras.MemoryBudget(budget)] if is_planned else []
-    done = model.fit(x, y, batch_size=2048, epochs=2, verbose=0, callbacks=callbacks)
+    with lied(share) if share != 1 else contextlib.nullcontext():
+        done = model.fit(x, y, batch_size=2048, epochs=2, verbose=0, callbacks=callbacks)
     history = {name: list(map(float, values)) for name, values in done.history.items()}
-    return {"history": history, "peak": tf.config.experimental.get_memory_info("CPU:0")["peak"]}
+    return {
+        "history": history,
+        "peak": tf.config.experimental.get_memory_info("CPU:0")["peak"],
+        "events": [e for one in callbacks for report in one.reports() for e in report.events],
+    }

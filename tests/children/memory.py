@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from tests.children.host import MIB, raised
-from tfmem.runtime import devices, memory
+from tfmem.runtime import devices, heap, memory
 
 
 def figures() -> dict[str, Any]:
@@ -128,3 +128,71 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def free_chunks() -> dict[str, Any]:
+    """Holes of known sizes between buffers that stay; the rest claimed; chunks walled off."""
+    import tensorflow as tf
+
+    def buffer(nbytes: int) -> Any:
+        return tf.raw_ops.Empty(shape=[nbytes], dtype=tf.uint8)
+
+    device, limit = devices.full_name("CPU:0"), memory.device_limit("CPU:0") or 0
+    sizes = [3 * MIB, MIB // 2, 3 * MIB, 40 * 1024]
+    made = [(buffer(nbytes), buffer(3 * MIB)) for nbytes in sizes]
+    walls = [wall for _, wall in made]
+    del made
+    first = heap.measured(device)
+    heap.claim(device)
+    claimed = heap.measured(device)
+    apart = heap.partition(device, (5 * MIB, 2**16, 2**16))
+    parted = heap.measured(device)
+    del apart
+    joined = heap.measured(device)
+    assert first
+    assert claimed
+    assert parted
+    assert joined
+    return {
+        "holes": sizes,
+        "first": (first.in_use, first.free, first.unclaimed),
+        "claimed": (claimed.in_use, claimed.free, claimed.unclaimed),
+        "parted": parted.free,
+        "joined": joined.free,
+        "limit": limit,
+        "walls": len(walls),
+    }
+
+
+def constants() -> dict[str, Any]:
+    """Bytes in use before and after steps whose gradient of a mean TensorFlow would fold."""
+    import tensorflow as tf
+
+    import tfmem
+
+    weights = [tf.Variable(tf.random.stateless_normal([256, 256], [i, 1]) / 16) for i in range(8)]
+
+    @tf.function
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = x
+            for weight in weights:
+                y = tf.nn.gelu(y @ weight)
+            loss = tf.reduce_mean(y**2)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(0.1 * gradient)
+        return loss
+
+    x = tf.random.stateless_normal([8192, 256], [1, 2])
+    optimized = tfmem.optimize(step, budget=150 * MIB)
+    plan = optimized.plan(x)
+    before, _ = memory.memory_info("CPU:0")
+    measured = memory.measure(optimized, x, steps=2, warmup=2)
+    return {
+        "before": before,
+        "after": measured.current_bytes,
+        "peak": measured.peak_bytes,
+        "predicted": plan.peak_bytes,
+        "budget": plan.budget,
+        "is noop": plan.is_noop,
+    }

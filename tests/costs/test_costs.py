@@ -143,7 +143,7 @@ def test_an_einsum_copies_what_stands_the_wrong_way_round(
     equation: str, inputs: list[tuple[int, ...]], out: tuple[int, ...], megabytes: int
 ) -> None:
     call = Call("Einsum", inputs, [out], 4, {"equation": equation})
-    assert workspace(call) == megabytes * 2**20
+    assert sum(workspace(call)) == megabytes * 2**20
 
 
 @pytest.mark.parametrize(
@@ -165,15 +165,15 @@ def test_a_reduction_over_scattered_axes_transposes_first(
     count = 4
     for size in shape:
         count *= size
-    assert workspace(call) == (count if is_copied else 0)
+    assert sum(workspace(call)) == (count if is_copied else 0)
 
 
 def test_pooling_keeps_where_its_maxima_were() -> None:
     small, large = (64, 16, 16, 32), (64, 32, 32, 32)
-    assert workspace(Call("MaxPool", [large], [small])) == 2**19
-    assert workspace(Call("MaxPoolGrad", [large, small, small], [large])) == 6 * 2**20
+    assert sum(workspace(Call("MaxPool", [large], [small]))) == 2**19
+    assert sum(workspace(Call("MaxPoolGrad", [large, small, small], [large]))) == 6 * 2**20
 
 
 def test_unknown_shapes_and_other_ops_have_none() -> None:
-    assert workspace(Call("Einsum", [None, (2,)], [(2,)], 4, {"equation": "ij,j->i"})) == 0
-    assert workspace(Call("MatMul", [(2, 2), (2, 2)], [(2, 2)])) == 0
+    assert sum(workspace(Call("Einsum", [None, (2,)], [(2,)], 4, {"equation": "ij,j->i"}))) == 0
+    assert sum(workspace(Call("MatMul", [(2, 2), (2, 2)], [(2, 2)]))) == 0

@@ -77,6 +77,33 @@ def test_steps_are_measured_once_and_the_numbers_stay(weights) -> None:
     assert make(weights, budget=most, profile="static").plan(X) == by_size.plan(X)
 
 
+@pytest.mark.parametrize("watch", [True, False])
+def test_random_ops_with_a_seed_go_on_with_their_numbers_in_the_measured_plan(
+    weights, watch: bool
+) -> None:
+    """The new function has new kernels, which count from the beginning."""
+
+    def step(x):
+        weights[0].assign_add(0.1 * tf.random.normal(weights[0].shape, seed=3))
+        for weight in weights:
+            x = tf.nn.dropout(tf.tanh(tf.matmul(x, weight)), 0.5, seed=5)
+        return tf.reduce_sum(tf.square(x))
+
+    start = [weight.numpy() for weight in weights]
+    plain = tf.function(step)
+    expected = [float(plain(X)) for _ in range(7)]
+    assert len(set(expected)) == 7
+    end = [weight.numpy() for weight in weights]
+    for weight, value in zip(weights, start, strict=True):
+        weight.assign(value)
+    most = int(0.9 * tfmem.optimize(step, profile="static").plan(X).baseline_peak_bytes)
+    measured = tfmem.optimize(step, budget=most, profile="measured", watch=watch)
+    np.testing.assert_array_equal([float(measured(X)) for _ in range(7)], expected)
+    assert files("profiles")
+    for weight, value in zip(weights, end, strict=True):
+        np.testing.assert_array_equal(weight.numpy(), value)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -133,3 +133,32 @@ def test_statistics_asked_for_too_late_are_an_error():
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert "it was set after TensorFlow had allocated" in done.stderr
+
+
+@pytest.mark.parametrize("reserve", [True, False], ids=["region", "growing"])
+def test_free_chunks_are_measured_claimed_and_kept_apart(reserve):
+    outcome = run(memory.free_chunks, reserve=reserve)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    found = outcome.result
+    in_use, free, unclaimed = found["first"]
+    assert found["holes"][0] in free
+    assert in_use + sum(free) + unclaimed == pytest.approx(found["limit"], abs=MIB // 4)
+    in_use, free, unclaimed = found["claimed"]
+    assert unclaimed == 0
+    assert in_use + sum(free) == pytest.approx(found["limit"], abs=MIB // 4)
+    largest = max(free)
+    assert 5 * MIB in found["parted"]
+    assert sum(2**16 - 512 <= nbytes <= 2**16 for nbytes in found["parted"]) == 2
+    taken = 5 * MIB + 2 * 2**16 + 3 * 256
+    assert max(found["parted"]) == pytest.approx(largest - taken, abs=2048)
+    assert max(found["joined"]) == pytest.approx(largest, abs=2048)
+
+
+def test_what_would_be_folded_is_not_kept_on_the_device():
+    outcome = run(memory.constants, limit_mib=400)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    found = outcome.result
+    assert not found["is noop"]
+    assert found["after"] - found["before"] < MIB  # the folded one would have 8 MiB
+    assert found["peak"] <= found["budget"]
+    assert found["predicted"] == pytest.approx(found["peak"], rel=0.03)

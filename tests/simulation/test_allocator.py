@@ -13,9 +13,10 @@ from tfmem.costs.types import SWITCH, Costs
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
-from tfmem.simulation.allocator import Allocation, Bfc, replay
+from tfmem.simulation.allocator import Bfc
 from tfmem.simulation.liveness import lifetimes
 from tfmem.simulation.program import program
+from tfmem.simulation.replay import Replay
 from tfmem.simulation.requests import most_of, scratch
 from tfmem.simulation.simulate import allocate, simulate
 
@@ -45,8 +46,8 @@ def test_regions_double_and_neighbours_join() -> None:
     assert pool.reserved == (2 + 4 + 32) * MIB
 
 
-def test_a_limit_is_one_region_and_is_not_passed() -> None:
-    pool = Bfc(limit=5 * MIB)
+def test_room_is_not_passed() -> None:
+    pool = Bfc(room=(5 * MIB,))
     chunks = [pool.allocate(2 * MIB) for _ in range(2)]
     assert pool.fits
     assert pool.reserved == 5 * MIB
@@ -85,19 +86,53 @@ def test_padding_only_adds(graph: Graph) -> None:
     assert found.fits
 
 
-def undisturbed(graph: Graph, costs: Costs, limit: int | None = None) -> Allocation:
-    """One step of a graph in an allocator that was empty before."""
+def step_of(graph: Graph, costs: Costs) -> Replay:
     steps = program(graph, Plan(device=DEVICE))
-    found = lifetimes(steps, costs.granularity)
-    return replay(found, *scratch(steps, costs), [Bfc(limit)], steps=1)
+    return Replay(lifetimes(steps, costs.granularity), *scratch(steps, costs))
+
+
+def undisturbed(graph: Graph, costs: Costs, room: int | None = None) -> tuple[int, bool]:
+    """Most bytes of one step in an allocator that was empty before, and whether they had room."""
+    pool = Bfc(None if room is None else (room,))
+    (most,) = step_of(graph, costs).run(pool, steps=1, renews=False)
+    return most, pool.fits
 
 
 def test_equal_sizes_need_no_padding_and_a_limit_below_the_peak_is_not_enough() -> None:
     graph, costs = training_chain(8, 4 * MIB), Costs()
     exact = simulate(graph, costs, Plan(device=DEVICE)).peak_bytes
-    assert undisturbed(graph, costs).worst_bytes == exact
-    assert undisturbed(graph, costs, limit=exact + 4 * MIB).fits
-    assert not undisturbed(graph, costs, limit=exact - MIB).fits
+    assert undisturbed(graph, costs) == (exact, True)
+    assert undisturbed(graph, costs, room=exact + 4 * MIB) == (exact, True)
+    assert not undisturbed(graph, costs, room=exact - MIB)[1]
+
+
+def test_a_caller_that_makes_arguments_anew_needs_room_for_both() -> None:
+    graph = parse(f"""
+        x = _Arg() [{4 * MIB}] @{DEVICE}
+        a = MatMul(x:0) [{3 * MIB}] @{DEVICE}
+        return a:0""")
+    apart = step_of(graph, Costs()).pieces * (2**16 + 256)
+    assert allocate(graph, Costs(), Plan(device=DEVICE), room=(11 * MIB + apart,)).fits
+    assert not allocate(graph, Costs(), Plan(device=DEVICE), room=(6 * MIB + apart,)).fits
+
+
+def test_chunks_are_kept_apart_for_the_large_where_they_would_not_fit_else() -> None:
+    """Without a chunk of its own `d` finds `c`, which is alive to the end, in the middle.
+
+    | a a a a | c |   |     then, of seven, four in a row are free:    | c | d d d d |
+    """
+    graph = parse(f"""
+        x = _Arg() [1024] @{DEVICE}
+        a = MatMul(x:0) [{4 * MIB}] @{DEVICE}
+        c = MatMul(a:0) [{2 * MIB}] @{DEVICE}
+        d = MatMul(c:0) [{5 * MIB}] @{DEVICE}
+        e = MatMul(d:0, c:0) [1024] @{DEVICE}
+        return e:0""")
+    step = step_of(graph, Costs())
+    room = (8 * MIB + (step.pieces + 1) * (2**16 + 256),)
+    parts = step.parts(room, steps=3)
+    assert parts
+    assert step.within(room, steps=3).fits
 
 
 def test_what_ran_before_leaves_holes() -> None:
@@ -113,7 +148,7 @@ def test_what_ran_before_leaves_holes() -> None:
         allocate(graph, Costs(), Plan(device=DEVICE), count=count).worst_bytes
         for count in (1, 4, 8)
     ]
-    assert undisturbed(graph, Costs()).worst_bytes <= worst[0] <= worst[1] <= worst[2]
+    assert undisturbed(graph, Costs())[0] <= worst[0] <= worst[1] <= worst[2]
     assert worst[0] < worst[2]
     found = allocate(graph, Costs(), Plan(device=DEVICE))
     assert found.usual_bytes <= found.worst_bytes == worst[2]
@@ -135,5 +170,5 @@ def test_a_variable_that_a_loop_assigns_moves(end: int, padding: int) -> None:
     asked = (1, 4 * MIB), (1, end), (2, 3 * MIB), (3, 2 * MIB), (2, 0), (3, 0)
     assert most_of(asked) == 5 * MIB
     costs = Costs(requests={"w": asked}, workspace={"w": 5 * MIB - 1024})
-    found = undisturbed(LOOP, costs, limit=64 * MIB)
-    assert found.worst_bytes == 4 * MIB + 1024 + 5 * MIB + padding
+    most, _ = undisturbed(LOOP, costs, room=64 * MIB)
+    assert most == 4 * MIB + 1024 + 5 * MIB + padding

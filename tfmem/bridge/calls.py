@@ -44,6 +44,29 @@ def flat_arguments(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     return list(types.unpack_inputs(bound))
 
 
+def flat_inputs(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """`flat_arguments`, and then what the function has captured, as the runtime passes them."""
+    return [*flat_arguments(function, args, kwargs), *function.captured_inputs]
+
+
+def call_with(
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], instead: Mapping[int, Any]
+) -> Any:
+    """Calls a ConcreteFunction with other tensors or handles in the place of some of its inputs.
+
+    Args:
+      function: a ConcreteFunction.
+      args: as of `flat_arguments`.
+      kwargs: keyword arguments.
+      instead: what is passed, by its place in `flat_inputs`.
+    """
+    inputs = flat_inputs(function, args, kwargs)
+    for place, tensor in instead.items():
+        inputs[place] = tensor
+    count = len(inputs) - len(function.captured_inputs)
+    return function._call_flat(inputs[:count], inputs[count:])
+
+
 def with_defaults(function_type: Any) -> tuple[Any, dict[str, Any]]:
     """A function type of which Python constants may be left out, and their values in the trace.
 

@@ -69,6 +69,8 @@ class Captured:
       handles: each captured variable's handle when it was captured.
       trace: the ConcreteFunction's name; "" if not all arguments have a size.
       shapes: of the arguments, which the sizes hold for.
+      workspace: bytes that kernels hold only while they run.
+      buffers: the same of kernels that hold several buffers, as in `Costs`.
     """
 
     graph: Graph
@@ -82,6 +84,7 @@ class Captured:
     library: Mapping[str, FunctionDef] = field(default_factory=dict)
     signature: Signature | None = None
     workspace: Mapping[str, int] = field(default_factory=dict)
+    buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
     handles: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
@@ -163,6 +166,7 @@ def capture(
         bodies=bodies,
         flops=reader.flops,
         workspace=reader.workspace,
+        buffers=reader.buffers,
         variables={i.name: i.variable for i in inputs if i.variable is not None},
         inputs=tuple(inputs),
         control_outputs=tuple(name for name in must_run if name not in gone),

@@ -59,7 +59,7 @@ def inputs_of(concrete: Any) -> list[Input]:
     result = []
     for tensor in graph.inputs:
         external = externals.get(id(tensor), closures.get(id(tensor)))
-        variable = variables.get(id(external), _owner(external))
+        variable = variables.get(id(external), owner_of(external))
         result.append(
             Input(
                 name=tensor.op.name,
@@ -73,8 +73,8 @@ def inputs_of(concrete: Any) -> list[Input]:
     return result
 
 
-def _owner(handle: Any) -> Any:
-    """The variable of a handle that was captured without it, by a raw op; None if it is none's."""
+def owner_of(handle: Any) -> Any:
+    """The variable that a handle is of; None if it is none's."""
     reference = getattr(handle, "_parent_trackable", None)
     variable = reference() if reference is not None else None
     is_its = isinstance(variable, tf.Variable) and getattr(variable, "_handle", None) is handle

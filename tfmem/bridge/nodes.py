@@ -48,6 +48,7 @@ class Reader:
     def __init__(self, graph: FuncGraph, library: Any, known: Mapping[Value, Shape]) -> None:
         self.flops: dict[str, float] = {}
         self.workspace: dict[str, int] = {}
+        self.buffers: dict[str, tuple[int, ...]] = {}
         self.unknown: list[tuple[Value, str]] = []
         self._graph = graph
         self._functions = {f.signature.name: f for f in library.function}
@@ -148,7 +149,9 @@ class Reader:
         if count := shapes.flops(call):
             self.flops[node_def.name] = count
         if scratch := workspace(call, device_names.is_gpu(node_def.device)):
-            self.workspace[node_def.name] = scratch
+            self.workspace[node_def.name] = sum(scratch)
+            if len(scratch) > 1:
+                self.buffers[node_def.name] = scratch
         return shapes.shared_input(call)
 
     def bodies(self, node_def: NodeDef) -> tuple[Body, ...]:

@@ -157,6 +157,7 @@ def _graph_def(captured: Captured, graph: Graph) -> GraphDef:
         node_def.name, node_def.device = node.name, ""  # see _set_devices
         node_def.input.extend(f"{n}:{i}" if i else n for n, i in node.inputs)
         node_def.input.extend(f"^{name}" for name in node.after)
+    _keep_from_folding(graph_def.node)
     return graph_def
 
 
@@ -211,6 +212,7 @@ def _clone_functions(
         clone = type(function)()
         clone.CopyFrom(function)
         clone.signature.name = new_names[name]
+        _keep_from_folding(clone.node_def)
         _one_iteration_at_a_time(clone.node_def, ordered)
         _rename_functions(clone.node_def, new_names)
         no_types = function_type_lib.FunctionType([])
@@ -249,6 +251,19 @@ def _one_iteration_at_a_time(nodes: Iterable[NodeDef], ordered: Container[str]) 
     for node in nodes:
         if node.op in ("While", "StatelessWhile") and node.attr["body"].func.name in ordered:
             node.attr["parallel_iterations"].i = 1
+
+
+def _keep_from_folding(nodes: Iterable[NodeDef]) -> None:
+    """Keeps nodes whose inputs are all constants from becoming constants themselves.
+
+    Those would stay on the device for good, one more for each function that is run. TensorFlow
+    folds them when it instantiates a function, whatever its config says, but never a node that a
+    scoped allocator serves (`IsConstantFoldable` in `constant_folding.cc`). Without a node that is
+    such an allocator the attribute does nothing else.
+    """
+    for node in nodes:
+        if node.op != "Const":
+            node.attr["_scoped_allocator"].list.SetInParent()
 
 
 def _rename_functions(nodes: Iterable[NodeDef], new_names: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,57 @@ def read(folder: Path, device: str) -> Measured:
     """
     planes = list(_planes(folder))
     return Measured(_seconds(planes), _workspace(planes, device))
+
+
+@dataclass(frozen=True)
+class HeapEvent:
+    """A chunk that a BFC allocator handed out or took back.
+
+    Attributes:
+      is_request: whether it was handed out.
+      address: where it begins.
+      requested: bytes that were asked for.
+      given: bytes of the chunk.
+      in_use: bytes of all chunks that are handed out, after this.
+      fragmentation: part of the regions' free bytes, after this, that is not in their largest free
+        chunk.
+      node: the node whose kernel asked for it, as "node:op"; "" where it is given back.
+    """
+
+    is_request: bool
+    address: int
+    requested: int
+    given: int
+    in_use: int
+    fragmentation: float
+    node: str
+
+
+def heap_events(folder: Path, device: str) -> list[HeapEvent]:
+    """What the allocator of a device handed out and took back in a traced stretch, in order.
+
+    Args:
+      folder: where the profiler wrote, which traced at level 3.
+      device: full name of the device.
+    """
+    found: list[tuple[int, HeapEvent]] = []
+    for plane, line, event in _events(_planes(folder)):
+        named = plane.event_metadata[event.metadata_id].name
+        if named not in (_ASKED, _GIVEN_BACK):
+            continue
+        facts = _facts(plane, event)
+        if _is_allocator_of(facts["allocator_name"], device):
+            made = HeapEvent(
+                is_request=named == _ASKED,
+                address=int(facts["addr"]),
+                requested=int(facts["requested_bytes"]),
+                given=int(facts["allocation_bytes"]),
+                in_use=int(facts["bytes_allocated"]),
+                fragmentation=float(facts["fragmentation"]),
+                node=str(facts.get("tf_op", "")),
+            )
+            found.append((line.timestamp_ns * 1000 + event.offset_ps, made))
+    return [made for _, made in sorted(found, key=lambda one: one[0])]
 
 
 def _planes(folder: Path) -> Iterator[Any]:

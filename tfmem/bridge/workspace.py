@@ -14,18 +14,20 @@ from math import prod
 from tfmem.bridge.shapes import Call, Shape
 
 
-def workspace(call: Call, on_gpu: bool = False) -> int:
-    """Bytes that a node's kernel holds only while it runs; 0 where none are known of.
+def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
+    """Bytes of the buffers that a node's kernel holds only while it runs; none known of, none.
 
-    What a GPU's convolutions hold is chosen by cuDNN when it tries its algorithms: it is measured.
+    A 0 stands where the kernel makes its outputs; without one it makes them first. What a GPU's
+    convolutions hold is chosen by cuDNN when it tries its algorithms: it is measured.
     """
     rule = _RULES.get(call.op) or (None if on_gpu else _ONEDNN_RULES.get(call.op))
     if rule is None or None in (*call.inputs, *call.outputs[:1]) or not call.outputs:
-        return 0
-    return rule(call, [s for s in call.inputs if s is not None], call.outputs[0] or ())
+        return ()
+    found = rule(call, [s for s in call.inputs if s is not None], call.outputs[0] or ())
+    return (found,) * bool(found) if isinstance(found, int) else found
 
 
-def _einsum(call: Call, inputs: list[Shape], out: Shape) -> int:
+def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """Copies of operands whose axes do not stand as a batched matrix product wants them.
 
     The product takes (batch, free, contracted) or (batch, contracted, free); its result, (batch,
@@ -33,10 +35,10 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> int:
     """
     equation = call.attrs.get("equation")
     if not isinstance(equation, str) or "..." in equation:
-        return 0
+        return ()
     left, result = equation.replace(" ", "").split("->")
     terms = left.split(",")
-    copied = 0
+    copied: list[int] = []
     product = ""
     for term, shape in zip(terms, inputs, strict=False):
         others = "".join(other for other in terms if other is not term)
@@ -45,11 +47,11 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> int:
         contracted = "".join(a for a in term if a in others and a not in result)
         kept = batch + free + contracted
         if len(kept) == len(term) and term not in (kept, batch + contracted + free):
-            copied += prod(shape)
+            copied.append(prod(shape) * call.itemsize)
         product = (product or batch) + free
     if len(terms) == 2 and product != result:
-        copied += prod(out)
-    return copied * call.itemsize
+        copied.append(prod(out) * call.itemsize)
+    return (*copied, 0) if copied else ()
 
 
 def _reduction(call: Call, inputs: list[Shape], out: Shape) -> int:
@@ -81,7 +83,7 @@ def _max_pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
     return prod(inputs[1]) * (call.itemsize + 8)
 
 
-_Rule = Callable[[Call, list[Shape], Shape], int]
+_Rule = Callable[[Call, list[Shape], Shape], int | tuple[int, ...]]
 
 _RULES: dict[str, _Rule] = {
     "Einsum": _einsum,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import platform
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -17,6 +19,8 @@ from tfmem.costs.types import Copies, Link, Measured, Rates
 from tfmem.graph.ir import Graph
 
 _log = logging.getLogger("tfmem")
+
+_LESSONS = "lessons"
 
 Probed = TypeVar("Probed", Link, Rates, Copies)
 
@@ -68,6 +72,65 @@ def keep_probe(found: Link | Rates | Copies, machine: Machine, *facts: str) -> N
     """Keeps what was probed, in this process and on disk."""
     key = machine.key(type(found).__name__, *facts)
     _save("probes", key, machine, {"probe": asdict(found)})
+
+
+class Lesson:
+    """Bytes that steps of a graph were found to take beyond what was predicted."""
+
+    def __init__(self, graph: Graph, machine: Machine, *facts: str) -> None:
+        """Finds its place.
+
+        Args:
+          graph: as it was captured.
+          machine: where the steps run.
+          *facts: what else a prediction depends on.
+        """
+        self._machine = machine
+        self._key = machine.key(fingerprint(graph), *facts)
+
+    def nbytes(self) -> int:
+        """What is known; 0 if nothing is."""
+        kept = _load(_LESSONS, self._key, self._machine)
+        found = kept.get("unforeseen") if kept else 0
+        if not isinstance(found, int) or found < 0:
+            _log.warning("what is kept of steps before is damaged; it is not used")
+            return 0
+        return found
+
+    def keep(self, nbytes: int) -> None:
+        """Keeps it, in this process and on disk."""
+        _save(_LESSONS, self._key, self._machine, {"unforeseen": nbytes})
+
+    def begin(self, nbytes: int) -> None:
+        """Says on disk what will be known if this process dies before `end`."""
+        own = {"node": platform.node(), "pid": os.getpid(), "unforeseen": nbytes}
+        store.mark(_LESSONS, self._key, json.dumps(own))
+
+    def end(self) -> None:
+        """Takes that back."""
+        store.unmark(_LESSONS, self._key)
+
+    def of_the_dead(self) -> int:
+        """What a process on this machine said that died before `end`; 0 if none did."""
+        try:
+            left = json.loads(store.marked(_LESSONS, self._key) or "{}")
+            pid, found = int(left["pid"]), int(left["unforeseen"])
+        except (ValueError, KeyError, TypeError):
+            return 0
+        return 0 if left.get("node") != platform.node() or _is_alive(pid) else found
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs; where that cannot be asked without harm, it is taken to."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def fingerprint(graph: Graph) -> str:

@@ -29,6 +29,7 @@ def static_costs(
     *,
     flops: Mapping[str, float],
     workspace: Mapping[str, int] | None = None,
+    buffers: Mapping[str, tuple[int, ...]] | None = None,
     device: str,
     rates: Rates | None = None,
     host_rates: Rates | None = None,
@@ -39,6 +40,7 @@ def static_costs(
       graph: what is priced.
       flops: floating-point operations of the nodes that have many; the others move bytes only.
       workspace: bytes that kernels hold while they run (see `workspace.workspace`).
+      buffers: of those that hold several buffers, as in `Costs`.
       device: full name of the device.
       rates: how fast it is; default: a usual device of its kind.
       host_rates: likewise, of the host; a CPU's host is taken to be as fast as the CPU.
@@ -46,7 +48,7 @@ def static_costs(
     kind = "GPU" if is_gpu(device) else "CPU"
     seconds = _seconds(graph, flops, rates or _RATES[kind])
     on_host = _seconds(graph, flops, host_rates or _RATES["CPU"]) if kind != "CPU" else {}
-    made = Costs(seconds, dict(workspace or {}), host_seconds=on_host)
+    made = Costs(seconds, dict(workspace or {}), host_seconds=on_host, buffers=dict(buffers or {}))
     return with_link(made, _LINKS[kind])
 
 
@@ -80,11 +82,15 @@ def with_measured(costs: Costs, graph: Graph, measured: Measured) -> Costs:
     """
     seconds = _corrected(costs.seconds, graph, measured.seconds)
     host_seconds = _corrected(costs.host_seconds, graph, measured.host_seconds)
-    workspace = dict(costs.workspace)
+    workspace, buffers = dict(costs.workspace), dict(costs.buffers)
     if measured.workspace is not None:
         for name in measured.seconds.keys() & costs.seconds.keys() - costs.requests.keys():
             workspace[name] = measured.workspace.get(name, 0)
-    return replace(costs, seconds=seconds, host_seconds=host_seconds, workspace=workspace)
+            if workspace[name] != costs.workspace.get(name, 0):
+                buffers.pop(name, None)
+    return replace(
+        costs, seconds=seconds, host_seconds=host_seconds, workspace=workspace, buffers=buffers
+    )
 
 
 def _corrected(

@@ -1,4 +1,4 @@
-"""Small files kept in the user's cache: plans, profiles, probes. Their folder has a bound.
+"""Small files kept in the user's cache: plans, profiles, probes, lessons. Their folder has a bound.
 
 Several processes may keep and read files at once: a file is there whole or not at all, and one that
 another process deletes meanwhile is as if it had never been there.
@@ -23,7 +23,7 @@ _log = logging.getLogger("tfmem")
 DIRECTORY = "TFMEM_CACHE_DIR"
 """Environment variable that names another directory than the user's cache; empty keeps nothing."""
 
-KINDS = ("plans", "profiles", "probes")
+KINDS = ("plans", "profiles", "probes", "lessons")
 """Folders of files, in the order in which they are given up: a plan is made again by planning, a
 measurement only by measuring."""
 
@@ -48,7 +48,7 @@ def root() -> Path | None:
 
 def files() -> list[Path]:
     """Every file kept."""
-    return _found(".json")
+    return [*_found(".json"), *_found(".mark")]
 
 
 def nbytes_of(paths: Iterable[Path]) -> int:
@@ -86,6 +86,34 @@ def save(kind: str, key: str, text: str) -> None:
         )
         return
     _shrink(path)
+
+
+def mark(kind: str, key: str, text: str) -> None:
+    """Keeps a note for as long as something lasts; it is found later only if that did not end.
+
+    A directory that cannot be written keeps none.
+    """
+    path = path_of(kind, key)
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".mark").write_text(text, encoding="utf-8")
+
+
+def marked(kind: str, key: str) -> str | None:
+    """The note that is there, if any."""
+    path = path_of(kind, key)
+    try:
+        return path.with_suffix(".mark").read_text(encoding="utf-8") if path else None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def unmark(kind: str, key: str) -> None:
+    """Deletes a note."""
+    path = path_of(kind, key)
+    if path is not None:
+        _delete(path.with_suffix(".mark"))
 
 
 def touch(path: Path) -> None:

@@ -33,6 +33,8 @@ class Costs:
       requests: what the functions that a node runs ask of the allocator, by the node's name; what
         that is above the node's outputs is its workspace.
       host_seconds: time each node runs if it is on the host; absent means as long as on the device.
+      buffers: of nodes whose workspace is several buffers, the bytes of each in the order in which
+        they are asked for, with a 0 where the outputs are.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Costs:
     granularity: int = GRAIN
     requests: Mapping[str, Requests] = field(default_factory=dict)
     host_seconds: Mapping[str, float] = field(default_factory=dict)
+    buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def seconds_on_host(self, name: str) -> float:
         """Time that a node runs if it is on the host."""

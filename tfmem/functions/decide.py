@@ -13,8 +13,9 @@ from tfmem.bridge.capture import Captured
 from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError
 from tfmem.functions.entry import Planned
+from tfmem.functions.lessons import unforeseen
 from tfmem.functions.pricing import Tracing, measured, price
-from tfmem.functions.resolve import bytes_beside, check_host_memory
+from tfmem.functions.resolve import bytes_beside, check_host_memory, room_of
 from tfmem.functions.rewrite import observe, route_of
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
@@ -58,7 +59,12 @@ def plan_devices(
             done = passes_of(plan, route_of(plan.device, plan.host))
             graph = run_passes(graph, (*done, Align()), observe)
         variables.unshare(captured.variables.values(), request.device)
-        request = replace(request, bytes_beside=bytes_beside(captured, request))
+        request = replace(
+            request,
+            bytes_beside=bytes_beside(captured, request),
+            bytes_unforeseen=0 if options.strategy else unforeseen(captured, request),
+            room=room_of(request),
+        )
         one, tracing = _plan_device(captured, graph, request, options)
         check_host_memory(one.plan)
         planned.append(one)
@@ -84,7 +90,7 @@ def _plan_device(
         decision = carry_out(graph, costs, request, strategy)
     else:
         decision = decided(graph, costs, request, captured.bodies)
-    return Planned(graph, costs, decision), tracing
+    return Planned(graph, costs, decision, request), tracing
 
 
 def _without_placement(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Decision:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.rebuild import Rewritten
 from tfmem.costs.types import Costs
-from tfmem.functions.pricing import Tracing
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
-from tfmem.planning.request import Decision
+from tfmem.planning.request import Decision, Request
 from tfmem.runtime import variables
+
+if TYPE_CHECKING:
+    from tfmem.functions.watch import Watch
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What was decided for one device: the graph that was planned, its costs, the decision."""
+    """What was decided for one device: the graph that was planned, its costs, what was asked."""
 
     graph: Graph
     costs: Costs
     decision: Decision
+    request: Request
 
     @property
     def plan(self) -> Plan:
@@ -33,7 +37,9 @@ class Entry:
     """What was decided, and made, for one input signature.
 
     `planned` is that of the scarce devices, each planned on the graph that those before it leave.
-    `tracing` is there as long as its steps are being measured.
+    `watch` is there as long as its steps are watched, `events` tells what was found so far, and
+    `has_run` whether all of them have been. `walls` are buffers that keep chunks of free memory
+    apart, as the plans want them.
     `moves` counts the variables moved, in the whole process, when it was made: an entry that is
     older than the last move may refer to variables that are elsewhere now.
     """
@@ -43,8 +49,11 @@ class Entry:
     planned: tuple[Planned, ...]
     seconds: float
     moves: int
-    tracing: Tracing | None = None
     rewritten: Rewritten | None = None
+    walls: list[Any] = field(default_factory=list)
+    watch: Watch | None = None
+    events: tuple[str, ...] = ()
+    has_run: bool = False
 
     @property
     def is_stale(self) -> bool:

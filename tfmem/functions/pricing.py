@@ -45,6 +45,7 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         graph,
         flops=captured.flops,
         workspace=captured.workspace,
+        buffers=captured.buffers,
         device=request.device,
         rates=None if is_static else rates_of(request.device),
         host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,

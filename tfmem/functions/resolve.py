@@ -9,11 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from tfmem.bridge.capture import Captured
+from tfmem.costs.types import GRAIN
 from tfmem.errors import Error, HostMemoryError
 from tfmem.options import Options
 from tfmem.plan import Plan
 from tfmem.planning.request import Request
-from tfmem.runtime import creation, devices, memory
+from tfmem.runtime import creation, devices, heap, memory
 from tfmem.runtime import host as host_module
 from tfmem.units import format_bytes
 
@@ -24,6 +25,11 @@ _ROOM_FOR_VARIABLES = 0.8
 planner to choose where they live. More lets it choose more often, and finds no room for the rest
 of the step more often."""
 
+_AMPLE = 4.0
+"""How far a limit may be above the budget and still be kept to where the allocator grows: its
+regions double, and what they leave unused is as much again. More claims memory that nothing needs,
+less runs out of memory where the limit is near."""
+
 _LEAST_BESIDE = 0.02
 """Part of the budget that others may hold without being counted: predictions are no better than a
 few per cent. Less counts every buffer of `tf.data`, so that plans are not found again on disk."""
@@ -31,6 +37,26 @@ few per cent. Less counts every buffer of `tf.data`, so that plans are not found
 _STEPS_BESIDE = 256
 """Bytes of others are rounded up to the budget over this, so that plans are found again on disk.
 More wastes less of the budget (0.4 % at most), fewer find plans more often."""
+
+
+def polymorphic(function: Any) -> Any:
+    """A callable as a tf.function.
+
+    Raises:
+      tfmem.Error: it is none, or one that is bound already.
+    """
+    if not callable(function):
+        raise Error(
+            f"cannot optimise {function!r}: it is a {type(function).__name__}, not a function; "
+            "pass a tf.function or a plain callable"
+        )
+    if isinstance(function, tf.types.experimental.ConcreteFunction):
+        raise Error(
+            "cannot optimise a ConcreteFunction, whose variables are bound already; "
+            "pass the tf.function that it was made from"
+        )
+    is_function = isinstance(function, tf.types.experimental.PolymorphicFunction)
+    return function if is_function else tf.function(function)
 
 
 def requests_of(options: Options) -> tuple[Request, ...]:
@@ -77,13 +103,11 @@ def _request(options: Options, device: str, named: str | None, scarce: Sequence[
             f"techniques={sorted(options.techniques)}: {why}; allow order or recompute, or name a "
             "device in host=... (tfmem.host_process() lends the memory of a second process)"
         )
-    limit = memory.region_bytes(device)
     return Request(
         device=device,
         host=host,
         budget=budget,
         techniques=techniques,
-        limit=limit,
         max_slowdown=options.max_slowdown,
     )
 
@@ -109,6 +133,24 @@ def check_host_memory(plan: Plan) -> None:
             f"{format_bytes(free)} are free; raise the budget, so that less leaves the device, or "
             "free memory on the host"
         )
+
+
+def room_of(request: Request) -> tuple[int, ...] | None:
+    """Bytes of each chunk that the allocator of the request's device has free, by address.
+
+    What it may still take from the system counts as one chunk, which `claim_room` makes of it. None
+    if it has no limit, or grows and has one so far above the budget that it does not matter.
+    """
+    limit, region = memory.device_limit(request.device), memory.region_bytes(request.device)
+    if limit is None:
+        return None
+    if region is None and limit > _AMPLE * (request.budget or 0):
+        return None
+    found = heap.measured(request.device)
+    if found is None:
+        current, _ = memory.memory_info(request.device)
+        return None if region is None else (max(GRAIN, region - current),)
+    return (*found.free, *([found.unclaimed] if found.unclaimed else []))
 
 
 def bytes_beside(captured: Captured, request: Request) -> int:

@@ -9,13 +9,14 @@ from functools import cached_property
 from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
-from tfmem.simulation.allocator import Allocation
+from tfmem.simulation.replay import Allocation
 from tfmem.simulation.simulate import Simulation, allocate, simulate
 
 FILLED = 0.94
-"""Part of a hard limit that plans may fill. More keeps smaller budgets, less leaves more room for
-holes that no replay foresaw. Measured: at 0.96 and empty one run of ResNet-50 in six had no memory,
-at 0.94 none (decision on hard limits). Would change with a replay that foresees every request."""
+"""Part of an allocator's memory that plans may fill whose copies or nodes run out of order, so that
+no replay foresees when each buffer is asked for. More keeps smaller budgets, less leaves more room
+for other moments. Measured: at 0.96 and empty one run of ResNet-50 in six had no memory, at 0.94
+none (decision on hard limits)."""
 
 
 @dataclass(frozen=True)
@@ -27,27 +28,33 @@ class Candidate:
       costs: as for `simulate`.
       plan: the plan, its own predictions not filled in.
       simulation: of the plan.
-      room: bytes of the allocator that a plan may count on; infinite without a limit.
+      room: bytes of each free chunk of the allocator; None if it may grow.
     """
 
     graph: Graph
     costs: Costs
     plan: Plan
     simulation: Simulation
-    room: float
+    room: tuple[int, ...] | None
 
     @cached_property
     def _allocation(self) -> Allocation:
-        return allocate(self.graph, self.costs, self.plan, limit=self._limit)
+        return allocate(self.graph, self.costs, self.plan, room=self._sure_room)
 
     @cached_property
     def _glance(self) -> Allocation:
         """The same in one process, in which nothing ran before: it never shows more."""
-        return allocate(self.graph, self.costs, self.plan, limit=self._limit, count=1)
+        if self.room is not None:
+            return self._allocation
+        return allocate(self.graph, self.costs, self.plan, count=1)
 
     @property
-    def _limit(self) -> int | None:
-        return None if math.isinf(self.room) else int(self.room)
+    def _sure_room(self) -> tuple[int, ...] | None:
+        """The free chunks, less what is kept back where not everything runs in order."""
+        if self.room is None or not (self.plan.transfers or self.plan.window > 1):
+            return self.room
+        kept = int((1 - FILLED) * capacity(self.graph, self.costs, self.plan, self.room))
+        return without(self.room, kept)
 
     @property
     def fits(self) -> bool:
@@ -71,7 +78,8 @@ class Candidate:
 
     def may_keep(self, budget: float) -> bool:
         """Whether `keeps` is worth asking, found at a glance."""
-        if self.simulation.window_peak_bytes > min(budget, self.room):
+        most = capacity(self.graph, self.costs, self.plan, self._sure_room)
+        if self.simulation.window_peak_bytes > min(budget, most):
             return False  # the allocator only adds to it
         return self._glance.fits and self._glance.worst_bytes + self.loose_bytes <= budget
 
@@ -106,7 +114,20 @@ class Candidate:
         return math.fsum(self.costs.seconds.get(name, 0.0) for name in runs)
 
 
-def candidate(graph: Graph, costs: Costs, plan: Plan, limit: int | None) -> Candidate:
-    """A plan with its simulation, for an allocator of this limit in bytes; None for no limit."""
-    room = math.inf if limit is None else int(FILLED * limit)
+def candidate(graph: Graph, costs: Costs, plan: Plan, room: tuple[int, ...] | None) -> Candidate:
+    """A plan with its simulation, for an allocator with these free chunks; None if it may grow."""
     return Candidate(graph, costs, plan, simulate(graph, costs, plan), room)
+
+
+def capacity(graph: Graph, costs: Costs, plan: Plan, room: tuple[int, ...] | None) -> float:
+    """Bytes that inputs and variables on the device have now, and those that are free beside."""
+    if room is None:
+        return math.inf
+    here = (node for node in graph.nodes if node.is_input and node.device in ("", plan.device))
+    return sum(room) + sum(costs.allocated(nbytes) for node in here for nbytes in node.nbytes)
+
+
+def without(room: tuple[int, ...], nbytes: int) -> tuple[int, ...]:
+    """The free chunks with so many bytes less in the largest."""
+    number = room.index(max(room))
+    return *room[:number], max(0, room[number] - nbytes), *room[number + 1 :]

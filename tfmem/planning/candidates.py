@@ -20,7 +20,12 @@ from tfmem.planning.eviction.rehearsal import Unreachable, rehearse
 from tfmem.planning.eviction.schedule import Schedule
 from tfmem.planning.eviction.scores import Scoring
 from tfmem.planning.eviction.to_plan import plan_of
-from tfmem.planning.order.early import movable_nodes, shapes_first, updates_first
+from tfmem.planning.order.early import (
+    movable_nodes,
+    shapes_first,
+    updates_after_reads,
+    updates_first,
+)
 from tfmem.planning.order.memory_order import memory_order, program_order
 from tfmem.planning.placement import moved_nodes, placement_levels, variables_on
 from tfmem.planning.request import Request
@@ -269,7 +274,7 @@ class Candidates:
     def _candidate(self, made: Schedule, limit: int) -> Candidate:
         plan = plan_of(made, self.problem, self.base, self.away, self.beside, limit)
         plan = replace(plan, device=self.request.device, host=self.request.host)
-        return candidate(self.graph, self.costs, plan, self.request.limit)
+        return candidate(self.graph, self.costs, plan, self.request.room)
 
 
 def least_peak_order(graph: Graph, costs: Costs, request: Request) -> tuple[str, ...]:
@@ -302,6 +307,7 @@ def candidate_sets(
     order, may_order = least_peak, "order" in request.techniques
     if may_order:
         order = _with_updates(graph, costs, request.device, least_peak)
+        order = updates_after_reads(graph, order)
     orders = [shapes_first(graph, order)]
     there = variables_on(graph, request.host) if request.host else ()
     levels: list[tuple[str, ...]] = [()]
@@ -311,7 +317,8 @@ def candidate_sets(
         yield made(orders[0], (), {})
         levels = levels[1:]
     if levels and may_order:
-        orders.append(shapes_first(graph, updates_first(graph, program_order(graph))))
+        early = updates_first(graph, program_order(graph))
+        orders.append(shapes_first(graph, updates_after_reads(graph, early)))
     for level in levels:
         away = (*there, *level)
         besides = [moved_nodes(graph, away, by) for by in (costs, None)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,11 +10,11 @@ from tfmem.errors import BudgetError, Error
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
 from tfmem.plan import BodyPlan, Plan
-from tfmem.planning.candidate import Candidate, candidate
+from tfmem.planning.candidate import Candidate, candidate, capacity, without
 from tfmem.planning.nested import charge, costs_of
 from tfmem.planning.request import Decision, Request
 from tfmem.planning.strategy import Strategy
-from tfmem.simulation.original import joined
+from tfmem.simulation.original import as_original
 from tfmem.simulation.simulate import Simulation, allocate, simulate
 from tfmem.units import format_bytes
 
@@ -30,45 +29,54 @@ BODY_REGION = 1 << 40
 
 @dataclass(frozen=True)
 class Original:
-    """The original function: its simulation, its peaks in the allocator, whether it has room."""
+    """The original function: its simulation, its peaks in the allocator, whether it has room.
+
+    `capacity` is what the allocator has for it altogether, in bytes.
+    """
 
     simulation: Simulation
     peak_bytes: int
     worst_bytes: int
     fits: bool
+    capacity: float
 
     def keeps(self, request: Request) -> bool:
         """Whether the budget holds even if much more runs at the same time than was foreseen."""
-        least = min(request.budget or 0, request.limit or math.inf)
+        least = min(request.budget or 0, self.capacity)
         return self.fits and self.worst_bytes * UNORDERED <= least
 
 
 def original(graph: Graph, costs: Costs, request: Request) -> Original:
     """The original as TensorFlow runs it, simulated and replayed in an allocator."""
     plan = Plan(device=request.device, host=request.host)
-    graph, costs = joined(graph, costs)
-    allocation = allocate(graph, costs, plan, limit=request.limit)
+    graph, costs = as_original(graph, costs)
+    allocation = allocate(graph, costs, plan, room=request.room)
     peaks = allocation.usual_bytes, allocation.worst_bytes
-    return Original(simulate(graph, costs, plan), *peaks, allocation.fits)
+    most = capacity(graph, costs, plan, request.room)
+    return Original(simulate(graph, costs, plan), *peaks, allocation.fits, most)
 
 
 def beside_others(request: Request, decide: Callable[[Request], Decision]) -> Decision:
-    """Decides for what others leave of the budget; what they hold counts in the predictions."""
-    beside = request.bytes_beside
+    """Decides for what others leave of the budget; what they hold counts in the predictions.
+
+    So does what steps took beyond predictions.
+    """
+    beside = request.bytes_beside + request.bytes_unforeseen
     if not beside:
         return decide(request)
-    text = f"{format_bytes(beside)} are in use on {request.device} beside the function"
+    text = _counted_besides(request)
     rest = replace(
         request,
         bytes_beside=0,
+        bytes_unforeseen=0,
         budget=request.budget and max(1, request.budget - beside),
-        limit=request.limit and max(1, request.limit - beside),
+        room=request.room and without(request.room, request.bytes_unforeseen),
     )
     try:
         found = decide(rest)
     except BudgetError as error:
         least = error.least_bytes and error.least_bytes + beside
-        raise BudgetError(f"{error}\n{text}, which is counted besides", least) from error
+        raise BudgetError(f"{error}\n{text}", least) from error
     plan = replace(
         found.plan,
         budget=request.budget,
@@ -76,6 +84,22 @@ def beside_others(request: Request, decide: Callable[[Request], Decision]) -> De
         baseline_peak_bytes=found.plan.baseline_peak_bytes + beside,
     )
     return replace(found, plan=plan, worst_bytes=found.worst_bytes + beside)
+
+
+def _counted_besides(request: Request) -> str:
+    """What is counted beside a function, and why."""
+    lines = []
+    if beside := request.bytes_beside:
+        lines.append(
+            f"{format_bytes(beside)} are in use on {request.device} beside the function, which is "
+            "counted besides"
+        )
+    if more := request.bytes_unforeseen:
+        lines.append(
+            f"{format_bytes(more)} are left free, for steps that were measured before took more "
+            "than was predicted"
+        )
+    return "\n".join(lines)
 
 
 def decision(found: Candidate, before: Original, request: Request) -> Decision:
@@ -106,7 +130,7 @@ def judge(
 def _judged(graph: Graph, costs: Costs, request: Request, plan: Plan, before: Original) -> Decision:
     if plan.is_noop:
         return unchanged(before, request, plan.reason)
-    return decision(candidate(graph, costs, plan, request.limit), before, request)
+    return decision(candidate(graph, costs, plan, request.room), before, request)
 
 
 def _check_body(one: BodyPlan, costs: Costs, request: Request, bodies: Bodies) -> None:
@@ -127,7 +151,7 @@ def within(request: Request, budget: int | None) -> Request:
         host="",
         budget=budget,
         techniques=request.techniques & {"order", "recompute"},
-        limit=request.limit or BODY_REGION,
+        room=(BODY_REGION,),
         max_slowdown=None,
     )
 
@@ -212,8 +236,8 @@ def _unreachable(found: Decision, request: Request) -> str:
     )
     holes = (
         ""
-        if found.fits or request.limit is None
-        else f", for which the holes between chunks in {format_bytes(request.limit)} leave no room"
+        if found.fits or request.room is None
+        else f", for which the {format_bytes(sum(request.room))} of free chunks are too scattered"
     )
     return (
         f"the budget of {format_bytes(request.budget)} cannot be met on {request.device}: "

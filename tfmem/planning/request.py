@@ -33,14 +33,17 @@ class Request(Bounds):
     Attributes:
       device: the device whose memory is scarce, by its full name.
       host: the device that takes what leaves it; "" if there is none.
-      limit: the hard limit of the device's allocator in bytes; None if it has none.
+      room: bytes of each chunk that the device's allocator has free, by address, beside what is
+        in use when the plan is made; None if it may grow without a limit.
       bytes_beside: in use on the device, for the whole step, that are no part of the function.
+      bytes_unforeseen: to be left free, for steps measured before took more than was predicted.
     """
 
     device: str
     host: str = ""
-    limit: int | None = None
+    room: tuple[int, ...] | None = None
     bytes_beside: int = 0
+    bytes_unforeseen: int = 0
 
 
 @dataclass(frozen=True)

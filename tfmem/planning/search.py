@@ -161,8 +161,8 @@ def _loosened(
     window = widest_window(graph, costs, plan)
     if window == 1:
         return found
-    loose = candidate(graph, costs, replace(plan, window=window), request.limit)
-    return loose if loose.keeps(min(request.budget or math.inf, found.room)) else found
+    loose = candidate(graph, costs, replace(plan, window=window), request.room)
+    return loose if loose.keeps(request.budget or math.inf) else found
 
 
 def _fastest(sets: Iterator[Candidates], policies: list[Candidate], budget: int) -> Candidate:
@@ -225,5 +225,5 @@ def _policies(
                 host=request.host,
                 techniques=frozenset(level),
             )
-            plans.append(candidate(graph, costs, replace(plan, order=least_peak), request.limit))
+            plans.append(candidate(graph, costs, replace(plan, order=least_peak), request.room))
     return plans

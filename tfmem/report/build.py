@@ -20,7 +20,7 @@ from tfmem.planning.nested import charge
 from tfmem.planning.request import Request
 from tfmem.report.report import Alive, Offer, Origin, Report
 from tfmem.runtime import memory, variables
-from tfmem.simulation.original import joined
+from tfmem.simulation.original import as_original
 from tfmem.simulation.simulate import trace
 
 _OFFERS, _ABOVE_LEAST = 4, 1.02
@@ -31,13 +31,13 @@ last of them is, for exactly that peak is often found in one way only."""
 def report_of(entry: Entry) -> Report:
     """The first device's report, with those of the others."""
     first, *others = (_report(entry, planned) for planned in entry.planned)
-    return replace(first, plan=entry.plan, others=tuple(others))
+    return replace(first, plan=entry.plan, others=tuple(others), events=entry.events)
 
 
 def _report(entry: Entry, one: Planned) -> Report:
     plan, bodies = one.plan, entry.captured.bodies
-    has_run = entry.rewritten is not None and entry.rewritten.has_run
-    whole, costs = joined(one.graph, one.costs)
+    has_run = entry.has_run or (entry.rewritten is not None and entry.rewritten.has_run)
+    whole, costs = as_original(one.graph, one.costs)
     original = planned = trace(whole, costs, Plan(device=plan.device, host=plan.host))
     if not plan.is_noop:
         charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
@@ -81,10 +81,10 @@ def explained(name: str, captured: Captured, request: Request, profile: str) -> 
     """
     start = time.perf_counter()
     graph = canonical(captured.graph)
-    request = replace(request, bytes_beside=bytes_beside(captured, request), limit=None)
+    request = replace(request, bytes_beside=bytes_beside(captured, request), room=None)
     costs = price(captured, graph, replace(request, budget=1), profile)
     decision = decided(graph, costs, replace(request, budget=None), captured.bodies)
-    frontier = tuple(_offers(Planned(graph, costs, decision), request, captured.bodies))
+    frontier = tuple(_offers(Planned(graph, costs, decision, request), request, captured.bodies))
     known = decision.plan
     plan = Plan(
         device=known.device,
@@ -95,7 +95,7 @@ def explained(name: str, captured: Captured, request: Request, profile: str) -> 
         baseline_step_seconds=known.baseline_step_seconds,
         reason="this is the original function",
     )
-    original = Planned(graph, costs, replace(decision, plan=plan, after=decision.before))
+    original = Planned(graph, costs, replace(decision, plan=plan, after=decision.before), request)
     seconds = time.perf_counter() - start
     entry = Entry(name, captured, (original,), seconds, variables.moves())
     return replace(report_of(entry), frontier=frontier)

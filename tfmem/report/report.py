@@ -84,6 +84,7 @@ class Report:
       planning_seconds: time from the trace to the rewritten function.
       frontier: what budgets would cost, largest first; only from `tfmem.explain`.
       others: reports of further devices.
+      events: what was found in the steps that were watched, a line each.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Report:
     planning_seconds: float
     frontier: tuple[Offer, ...] = ()
     others: tuple[Report, ...] = ()
+    events: tuple[str, ...] = ()
 
     def text(self) -> str:
         """The report for people, a few lines."""
@@ -104,6 +106,7 @@ class Report:
             replace(self.plan, others=()).summary(),
             f"measured peak    {format_bytes(measured) if measured else 'not measured'}",
             f"planned in       {self.planning_seconds:.2f} s",
+            *self.events,
             "alive at the planned peak:",
         ]
         for alive in self.alive_at_peak[:10]:
@@ -163,6 +166,7 @@ class Report:
             "host_bytes": self.plan.host_bytes,
             "planning_seconds": self.planning_seconds,
             "is_unchanged": self.plan.is_noop,
+            "events": self.events,
             "frontier": [
                 {
                     "budget": offer.budget,

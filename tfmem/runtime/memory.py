@@ -107,9 +107,15 @@ def memory_info(device: str) -> tuple[int, int]:
     Raises:
       tfmem.Error: it is no device of this process, or its allocator keeps no statistics.
     """
+    name = devices.full_name(device)
+    current, peak = _counted(name)
+    return current, max(peak, _earlier.peaks.get(name, 0))
+
+
+def _counted(name: str) -> tuple[int, int]:
+    """What the allocator of a device, by its full name, has counted; raises as `memory_info`."""
     import tensorflow as tf
 
-    name = devices.full_name(device)
     if not device_names.is_local(name):
         raise Error(
             f"the memory of {name} cannot be read from here, it belongs to another process; for "
@@ -142,8 +148,48 @@ def reset_peak(device: str) -> None:
     """
     import tensorflow as tf
 
-    memory_info(device)
-    tf.config.experimental.reset_memory_stats(device_names.short_name(devices.full_name(device)))
+    name = devices.full_name(device)
+    _counted(name)
+    _earlier.peaks.pop(name, None)
+    tf.config.experimental.reset_memory_stats(device_names.short_name(name))
+
+
+class _Earlier:
+    """Most bytes in use on devices, by full name, before their counters began anew for a step.
+
+    The allocator has one counter for the process, and so there is one of these.
+    """
+
+    def __init__(self) -> None:
+        self.peaks: dict[str, int] = {}
+
+
+_earlier = _Earlier()
+
+
+def begin_step(device: str, budget: int) -> None:
+    """Lets `step_peak` tell whether the step that begins now takes more than a budget.
+
+    TensorFlow's own counter is reset only if it is above the budget already. `memory_info` still
+    tells the most since `reset_peak`.
+
+    Raises:
+      tfmem.Error: as of `memory_info`.
+    """
+    name = devices.full_name(device)
+    _, peak = memory_info(name)
+    if step_peak(name) > budget:
+        reset_peak(name)
+        _earlier.peaks[name] = peak
+
+
+def step_peak(device: str) -> int:
+    """Most bytes in use on a local device since TensorFlow's own counter was reset.
+
+    Raises:
+      tfmem.Error: as of `memory_info`.
+    """
+    return _counted(devices.full_name(device))[1]
 
 
 def _must_count(name: str, peak: int) -> None:

@@ -47,6 +47,7 @@ class Lifetimes:
       on_host: whether it lives on the host.
       takeovers: for a buffer that was taken over, (position, value number) of each new owner.
       variables: for each variable, its buffer before the step and that after it.
+      returned: buffers of what the function returns.
     """
 
     program: Program
@@ -57,11 +58,20 @@ class Lifetimes:
     on_host: npt.NDArray[np.bool_]
     takeovers: Mapping[int, Sequence[tuple[int, int]]]
     variables: Sequence[tuple[int, int]] = ()
+    returned: frozenset[int] = frozenset()
 
     def is_input(self, buffer: int) -> bool:
         """Whether a buffer was there before the step: a function input's or a variable's."""
         form, number = self.program.graph, int(self.owner[buffer])
         return number < len(form.producer) and form.is_input[form.producer[number]]
+
+    def is_constant(self, buffer: int) -> bool:
+        """Whether a buffer is a constant's, which is made once, before the first step."""
+        form, number = self.program.graph, int(self.owner[buffer])
+        if number >= len(form.producer):
+            return False
+        node = form.producer[number]
+        return form.kind[node] == KEPT and not form.is_input[node]
 
     def timeline(self, *, host: bool = False) -> Array:
         """Bytes resident at each position, on the device or on the host; one position at least."""
@@ -280,4 +290,5 @@ class _Replay:
             self.program, start, np.clip(end, start, last), nbytes, owner,
             np.array(self.on_host, np.bool_), self.takeovers,
             tuple(zip(self.initial, self.variable, strict=True)),
+            frozenset(self.buffer[value] for value in self.graph.returned),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A captured graph as TensorFlow runs the original: with its long sums in one piece."""
+"""A captured graph as TensorFlow runs the original: long sums in one piece, constants folded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,40 @@ from dataclasses import replace
 
 from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph, Node
+from tfmem.graph.ops import facts_of
+
+MOST_FOLDED = 10 * 2**20
+"""Bytes of TensorFlow's own: the largest result that it keeps of a node that it has folded."""
+
+
+def as_original(graph: Graph, costs: Costs) -> tuple[Graph, Costs]:
+    """The graph as it is if nothing is rewritten."""
+    return joined(folded(graph), costs)
+
+
+def folded(graph: Graph) -> Graph:
+    """The graph with what the function runtime folds as constants, which stay on the device.
+
+    A node is folded if it is stateless and all that it reads are constants. Of those only what
+    others read stays. A rewritten function is kept from it (`rebuild`).
+    """
+    foldable: set[str] = set()
+    for node in graph.nodes:
+        is_pure = not node.is_input and not facts_of(node.op).is_stateful and node.nbytes
+        if is_pure and all(value.node in foldable for value in node.inputs):
+            foldable.add(node.name)
+    large = {name for name in foldable if max(graph.by_name[name].nbytes) > MOST_FOLDED}
+    foldable -= large
+    staying = [node for node in graph.nodes if node.name not in foldable]
+    needed = {value.node for node in staying for value in node.inputs}
+    needed |= {value.node for value in graph.outputs}
+    needed |= {name for node in graph.nodes for name in node.after}
+    nodes = tuple(
+        replace(node, op="Const", inputs=()) if node.inputs and node.name in foldable else node
+        for node in graph.nodes
+        if node.name in needed or node.name not in foldable
+    )
+    return Graph(nodes, graph.outputs)
 
 
 def joined(graph: Graph, costs: Costs) -> tuple[Graph, Costs]:

@@ -13,7 +13,7 @@ from tfmem.simulation.program import Program
 
 def requests(
     lifetimes: Lifetimes,
-    workspace: Sequence[int],
+    workspace: Sequence[tuple[int, ...]],
     within: Mapping[int, Requests],
     *,
     held: Container[int] = (),
@@ -21,23 +21,25 @@ def requests(
 ) -> Requests:
     """What one step asks for.
 
-    A node's workspace is asked for after its outputs and given back before its inputs. A node that
-    runs functions has its outputs from them.
+    A node's workspace is asked for after its outputs, but what comes before a 0 among its buffers,
+    and given back before its inputs. A node that runs functions has its outputs from them.
 
     Args:
       lifetimes: when each buffer begins and ends.
-      workspace: bytes that each node of the order holds while it runs.
+      workspace: bytes of the buffers that each node of the order holds while it runs.
       within: what functions ask for, by the position of the node that runs them.
       held: buffers that are there before the step.
       kept: buffers that stay after it.
     """
     sizes = lifetimes.nbytes.tolist()
+    renewed = {after for before, after in lifetimes.variables if before != after}
     begins: list[list[int]] = [[] for _ in range(max(1, len(lifetimes.program.order)))]
     ends: list[list[int]] = [[] for _ in begins]
     inputs: list[int] = []
     for b in on_device(lifetimes):
         if b not in held:
-            (inputs if lifetimes.is_input(b) else begins[lifetimes.start[b]]).append(b)
+            is_there = lifetimes.is_input(b) and b not in renewed
+            (inputs if is_there else begins[lifetimes.start[b]]).append(b)
         if b not in kept:
             ends[lifetimes.end[b]].append(b)
     made, beyond = [(b, sizes[b]) for b in inputs], len(sizes)
@@ -46,9 +48,15 @@ def requests(
     }
     for position, (starting, ending) in enumerate(zip(begins, ends, strict=True)):
         made += [(beyond + number, nbytes) for number, nbytes in within.get(position, ())]
+        scratch = workspace[position] if position < len(workspace) else ()
+        if position in within or not scratch:
+            scratch = (0,)
+        held_there = [(beyond + number, nbytes) for number, nbytes in enumerate(scratch)]
+        outputs_at = scratch.index(0) if 0 in scratch else 0
+        made += held_there[:outputs_at]
         made += [(b, sizes[b]) for b in starting]
-        if position not in within and position < len(workspace) and workspace[position]:
-            made += [(beyond, workspace[position]), (beyond, 0)]
+        made += [one for one in held_there[outputs_at:] if one[1]]
+        made += [(number, 0) for number, nbytes in held_there if nbytes]
         made += [(b, SWITCH if b in adopted else 0) for b in ending]
     return tuple(made)
 
@@ -70,11 +78,12 @@ def most_of(asked: Requests) -> int:
     return most
 
 
-def scratch(steps: Program, costs: Costs) -> tuple[list[int], dict[int, Requests]]:
-    """Bytes that each node of an order holds while it runs; what those that run functions ask for.
+def scratch(steps: Program, costs: Costs) -> tuple[list[tuple[int, ...]], dict[int, Requests]]:
+    """Buffers that each node of an order holds while it runs; what functions run by nodes ask for.
 
-    The latter by position.
+    The former in bytes, with a 0 where outputs are made; the latter by position.
     """
     names = [steps.graph.priced[node] for node in steps.order]
     asked = {i: costs.requests[name] for i, name in enumerate(names) if name in costs.requests}
-    return [costs.allocated(costs.workspace.get(name, 0)) for name in names], asked
+    buffers = [costs.buffers.get(name) or (costs.workspace.get(name, 0),) for name in names]
+    return [tuple(map(costs.allocated, one)) for one in buffers], asked

@@ -21,8 +21,8 @@ from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph, Value
 from tfmem.plan import Plan
 from tfmem.simulation import liveness
-from tfmem.simulation.allocator import Allocation, processes, replay
 from tfmem.simulation.program import Program, program
+from tfmem.simulation.replay import PIECE, Allocation, Replay
 from tfmem.simulation.requests import scratch
 
 Array = npt.NDArray[np.int64]
@@ -176,7 +176,7 @@ def allocate(
     costs: Costs,
     plan: Plan,
     *,
-    limit: int | None = None,
+    room: Sequence[int] | None = None,
     count: int | None = None,
 ) -> Allocation:
     """A plan replayed in TensorFlow's allocator: `simulate`'s peak plus the padding of chunks.
@@ -188,15 +188,46 @@ def allocate(
       graph: the captured graph.
       costs: as for `simulate`.
       plan: the plan.
-      limit: hard limit of the allocator in bytes, claimed at once; None if it may grow.
-      count: processes in which it is replayed, fewer for large graphs; None for `PROCESSES`. More
-        never show less.
+      room: bytes of each free chunk of the allocator, by address, before the plan is carried out:
+        what lives on the device then and is placed on the host leaves a chunk of its own. None if
+        the allocator may grow.
+      count: processes in which it is replayed where it grows, fewer for large graphs; None for
+        `PROCESSES`. More never show less.
     """
+    step, rounds, steps = _replay(graph, costs, plan)
+    if room is None:
+        return step.grown(min(count or PROCESSES, max(1, rounds)), steps)
+    return step.within(_freed(graph, costs, plan, room), steps)
+
+
+def layout(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple[int, ...] | None:
+    """Bytes of the chunks that a plan needs to be kept apart in the largest free one, in order.
+
+    Args:
+      graph, costs, plan: as for `allocate`.
+      room: bytes of each free chunk of the allocator, by address, after variables were placed.
+
+    Returns:
+      None if it does not fit, as `allocate` tells.
+    """
+    step, _, steps = _replay(graph, costs, plan)
+    parts = step.parts(room, steps)
+    return None if parts is None else (*[PIECE] * step.pieces, *parts)
+
+
+def _freed(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple[int, ...]:
+    """The free chunks when variables have been placed: each leaves one of its own."""
+    placed = (graph.by_name[one.variable] for one in plan.placements)
+    freed = (sum(map(costs.allocated, node.nbytes)) for node in placed if node.device != plan.host)
+    return *freed, *room
+
+
+def _replay(graph: Graph, costs: Costs, plan: Plan) -> tuple[Replay, int, int]:
+    """A plan's step, to be replayed; in how many processes at most, and how many times."""
     steps, _, lifetimes = _replayed(graph, costs, plan)
     rounds = EVENTS // max(1, len(steps.order))
-    pools = processes(lifetimes, limit, min(count or PROCESSES, max(1, rounds)))
-    rounds = max(LEAST_STEPS, min(MOST_STEPS, rounds))
-    return replay(lifetimes, *scratch(steps, costs), pools, rounds)
+    times = max(LEAST_STEPS, min(MOST_STEPS, rounds))
+    return Replay(lifetimes, *scratch(steps, costs)), rounds, times
 
 
 def _replayed(
@@ -209,7 +240,7 @@ def _replayed(
 
 
 def _workspace(steps: Program, costs: Costs) -> Array:
-    return np.array(scratch(steps, costs)[0] or [0], np.int64)
+    return np.array([*map(sum, scratch(steps, costs)[0])] or [0], np.int64)
 
 
 def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -> Array:

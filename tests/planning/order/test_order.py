@@ -22,8 +22,10 @@ from tests.support.graphs import (
 from tests.support.optimum import least_peak
 from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph
+from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.planning.order import memory_order as orders
+from tfmem.planning.order.early import updates_after_reads
 from tfmem.planning.order.pressure import pressure
 from tfmem.planning.order.sweep import backwards, forwards
 from tfmem.simulation.simulate import simulate
@@ -98,12 +100,39 @@ def test_updates_run_as_soon_as_their_gradients_are_there() -> None:
     assert found.peak_bytes <= 8 * 512 + 10 * 1024  # weights, stash, one gradient of each kind
 
 
+def test_updates_wait_for_all_who_read_the_old_contents() -> None:
+    """u2 needs the new contents, so u stays before it; w's update moves behind b, which reads w."""
+    graph = parse(f"""
+        v = _Variable() [1024] @{DEVICE}
+        w = _Variable() [1024] @{DEVICE}
+        x = _Arg() [1024] @{DEVICE}
+        rv = ReadVariableOp(v:0) [1024] @{DEVICE}
+        rw = ReadVariableOp(w:0) [1024] @{DEVICE}
+        a = MatMul(x:0, rw:0) [1024] @{DEVICE}
+        uw = AssignSubVariableOp(w:0, a:0) [] @{DEVICE}
+        uv = AssignSubVariableOp(v:0, a:0) [] @{DEVICE}
+        nv = ReadVariableOp(v:0, ^uv) [1024] @{DEVICE}
+        b = MatMul(a:0, rw:0) [1024] @{DEVICE}
+        c = MatMul(nv:0, rv:0) [1024] @{DEVICE}
+        return b:0, c:0""")
+    order = tuple(node.name for node in graph.nodes)
+    found = updates_after_reads(graph, order)
+    assert found == ("v", "w", "x", "rv", "rw", "a", "uv", "nv", "b", "uw", "c")
+    assert updates_after_reads(graph, found) == found
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs)
+def test_updates_that_wait_leave_a_topological_order(graph: Graph) -> None:
+    assert is_topological(
+        graph, updates_after_reads(graph, orders.memory_order(graph, COSTS, DEVICE))
+    )
+
+
 def test_masks_are_made_just_before_their_use() -> None:
     r"""m1 .. m8 are ready at the start; each is needed by one f only."""
     lines = ["x = _Arg() [256] @cpu", *(f"m{i} = Range() [1024] @cpu" for i in range(8))]
     lines += [f"f{i} = MatMul({f'f{i - 1}' if i else 'x'}:0, m{i}:0) [256] @cpu" for i in range(8)]
-    from tfmem.graph.text import parse
-
     graph = parse("\n".join([*lines, "return f7:0"]))
     assert peak(graph, orders.memory_order(graph, COSTS, DEVICE)) == 256 * 3 + 1024
 

@@ -59,6 +59,33 @@ def shapes_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
+def updates_after_reads(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
+    """The order with each update behind all who read what the variable held before.
+
+    An update before one of them would copy the variable, which takes as much as keeping what it is
+    updated by, and leaves the variable somewhere else after each step. An update stays where it is
+    if a node between depends on it.
+    """
+    form = graph.form
+    numbers = [form.number[name] for name in order]
+    place = {node: position for position, node in enumerate(numbers)}
+    behind: dict[int, list[int]] = {}  # node -> the updates that move behind it
+    for update, readers in _waits(form, numbers, later=True).items():
+        last = max(readers, key=lambda reader: place[reader], default=update)
+        needed = min((place[n] for n in form.successors[update] if n in place), default=len(place))
+        if place[update] < place[last] < needed:
+            behind.setdefault(last, []).append(update)
+    moved = {update for updates in behind.values() for update in updates}
+    result: list[int] = []
+    for node in numbers:
+        if node not in moved:
+            todo = [node]
+            while todo:
+                result.append(todo.pop())
+                todo += reversed(behind.get(result[-1], ()))
+    return tuple(form.names[node] for node in result)
+
+
 class _Walk:
     """Takes the nodes that may not move in their order, and the others as soon as they can run."""
 
@@ -121,22 +148,35 @@ def _movable(graph: Graph, form: Compact) -> list[bool]:
     return movable
 
 
-def _waits(form: Compact, order: Sequence[int]) -> dict[int, set[int]]:
-    """For each update, the nodes before it that read what the variable held until then."""
+def _waits(form: Compact, order: Sequence[int], *, later: bool = False) -> dict[int, set[int]]:
+    """For each update, the nodes before it that read what the variable held until then.
+
+    With `later`, those behind it, too.
+    """
     readers: dict[int, set[int]] = {}  # of each variable, since its last update
-    shared: dict[int, int] = {}  # value -> variable whose buffer it shares
-    waits = {}
+    shared: dict[int, tuple[int, int]] = {}  # value -> variable whose buffer it shares, how new
+    updates: dict[tuple[int, int], int] = {}  # variable and how new it was -> what updated it
+    newness: dict[int, int] = {}
+    waits: dict[int, set[int]] = {}
     for node in order:
         kind = form.kind[node]
         for value in form.reads[node]:
             if value in shared:
-                readers.setdefault(shared[value], set()).add(node)
+                variable, age = shared[value]
+                if age == newness.get(variable, 0):
+                    readers.setdefault(variable, set()).add(node)
+                elif later:
+                    waits[updates[variable, age]].add(node)
         if kind == READ:
-            shared[form.first[node]] = form.variables[node][0]
-            readers.setdefault(form.variables[node][0], set()).add(node)
+            (variable,) = form.variables[node]
+            shared[form.first[node]] = variable, newness.get(variable, 0)
+            readers.setdefault(variable, set()).add(node)
         elif kind in (UPDATE, ASSIGN):
             found = set().union(*(readers.pop(v, set()) for v in form.variables[node]))
             waits[node] = found - {node}
+            for variable in form.variables[node]:
+                age = newness.get(variable, 0)
+                updates[variable, age], newness[variable] = node, age + 1
     return waits
 
 

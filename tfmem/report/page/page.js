@@ -52,6 +52,8 @@ function showFigures() {
   byId("title").textContent = `${report.name} on ${shortName(report.device)}`;
   byId("figures").replaceChildren(...Object.entries(figures).map(([name, value]) =>
     element("div", {}, element("dt", { textContent: name }), element("dd", { textContent: value }))));
+  byId("events").hidden = !report.events.length;
+  byId("events").replaceChildren(...report.events.map((text) => element("li", { textContent: text })));
 }
 
 function showFrontier() {

@@ -1,0 +1,66 @@
+"""What TensorFlow says of a step without memory is understood, and told."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from tests.children.host import MIB
+from tests.support.captures import LOCAL
+from tfmem.errors import Error, HostMemoryError
+from tfmem.functions.failures import failure_of, is_failure
+from tfmem.runtime.limited import run_limited
+
+SAID = (
+    "OOM when allocating tensor with shape[1024,3] and type half on "
+    f"{LOCAL} by allocator bfc_cpu_allocator_for_gpu"
+)
+WITHIN = f"""Graph execution error:
+
+Detected at node while/body/_1/mul defined at (most recent call last):
+<stack traces unavailable>
+{SAID}
+\t [[{{{{node while/body/_1/mul}}}}]]
+Hint: If you want to see a list of allocated tensors when OOM happens, add report_tensor_...
+\t [[while]] [Op:__inference_step_25]"""
+
+
+def test_node_bytes_and_device_are_read_from_the_message() -> None:
+    found = failure_of(tf.errors.ResourceExhaustedError(None, None, WITHIN))
+    assert found.said == SAID
+    assert found.nodes == ("while/body/_1/mul", "while")
+    assert found.nodes_of({"while", "mul"}) == ["while", "while"]
+    assert found.nodes_of({"mul"}) == []
+    assert found.nbytes == 1024 * 3 * 2
+    assert found.device == LOCAL
+    assert found.peak_bytes is None  # the allocator of this process keeps no statistics
+
+
+@pytest.mark.parametrize("text", ["", "no memory", SAID.replace("half", "quarter"), "a\nb"])
+def test_other_messages_are_taken_as_they_are(text: str) -> None:
+    found = failure_of(tf.errors.ResourceExhaustedError(None, None, text))
+    assert found.said == text.partition("\n")[0]
+    assert found.nbytes == 0
+
+
+def test_only_want_of_memory_is_a_failure_of_a_plan() -> None:
+    without = tf.errors.ResourceExhaustedError(None, None, SAID)
+    assert is_failure(without)
+    assert is_failure(tf.errors.InternalError(None, None, "Cannot parse tensor from proto: dtype"))
+    assert not is_failure(MemoryError())  # of the host
+    assert not is_failure(tf.errors.InvalidArgumentError(None, None, SAID))
+    assert not is_failure(Error("of tfmem's own"))
+    full = HostMemoryError("of the host")
+    full.__cause__ = without
+    assert not is_failure(full)
+
+
+@pytest.mark.memory
+def test_real_messages_are_understood() -> None:
+    outcome = run_limited("tests.children.watch:messages", limit_bytes=64 * MIB, timeout=200)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    for name, found in outcome.result.items():
+        assert found["device"] == LOCAL, name
+        assert found["nbytes"] == 60 * MIB, name
+        assert found["nodes"] == [name], name
+        assert 30 * MIB <= found["peak"] <= 64 * MIB, name

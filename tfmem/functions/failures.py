@@ -1,0 +1,157 @@
+"""A step that ran out of memory: what TensorFlow said of it, and what is told of it here."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from tfmem.errors import Error, OutOfMemoryError
+from tfmem.functions.entry import Entry
+from tfmem.graph.ir import Graph
+from tfmem.graph.ops import facts_of
+from tfmem.runtime import memory
+from tfmem.runtime.limited import is_out_of_memory
+from tfmem.units import format_bytes
+
+_NODES = re.compile(r"\{\{node ([^}]+)\}\}|\[\[([^\]{}]+)\]\]")
+_ASKED = re.compile(r"OOM when allocating tensor with shape\[([\d,]*)\] and type (\w+) on (\S+)")
+_SAID = re.compile(r"^.*(?:OOM|out of memory|[Ff]ailed to allocate|memory limit).*$", re.MULTILINE)
+
+_NAMED = 5
+"""Most variables that a message names."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is known of a step that ran out of memory.
+
+    Attributes:
+      said: TensorFlow's own line about it.
+      nodes: the nodes that it names.
+      nbytes: bytes of the tensor that found no room; 0 where that is not told.
+      device: full name of the device; "" where that is not told.
+      peak_bytes: the most that was in use on it; None where its allocator keeps no statistics.
+    """
+
+    said: str
+    nodes: tuple[str, ...] = ()
+    nbytes: int = 0
+    device: str = ""
+    peak_bytes: int | None = None
+
+    def nodes_of(self, names: Container[str]) -> list[str]:
+        """The nodes of a graph that failed, by their names.
+
+        What runs within a loop or branch is named after it: ``while/body/_1/mul``.
+        """
+        found = []
+        for name in self.nodes:
+            while name and name not in names:
+                name = name.rpartition("/")[0]
+            found += [name] if name else []
+        return found
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether an exception out of a step says that a device of TensorFlow's is out of memory."""
+    return isinstance(error, tf.errors.OpError) and is_out_of_memory(error)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception says, and the allocator."""
+    text = str(error)
+    asked, said = _ASKED.search(text), _SAID.search(text)
+    device = asked[3] if asked else ""
+    peak = None
+    with contextlib.suppress(Error):  # no statistics, or no such device
+        peak = memory.step_peak(device) if device else None
+    return Failure(
+        said=(said[0] if said else text.strip().partition("\n")[0]).strip(),
+        nodes=tuple(inner or outer for inner, outer in _NODES.findall(text)),
+        nbytes=_nbytes(asked[1], asked[2]) if asked else 0,
+        device=device,
+        peak_bytes=peak,
+    )
+
+
+def _nbytes(shape: str, dtype: str) -> int:
+    try:
+        count = int(tf.as_dtype(dtype).size)
+    except TypeError:
+        return 0
+    for size in filter(None, shape.split(",")):
+        count *= int(size)
+    return count
+
+
+def out_of_memory(
+    entry: Entry,
+    failure: Failure,
+    restored: list[str] | None = None,
+    why: str = "Its steps are no longer watched",
+) -> Error:
+    """The error that tells of a step that ran out of memory.
+
+    Args:
+      entry: what ran.
+      failure: what is known.
+      restored: variables that were given their values back; None if there was no copy of them.
+      why: why the step is not made again.
+    """
+    node = next(iter(failure.nodes), "")
+    plan = entry.plan
+    predicted = f"{format_bytes(plan.peak_bytes)} were predicted"
+    if plan.budget:
+        predicted += f" for a budget of {format_bytes(plan.budget)}"
+    state, updated = _state(entry, failure, restored)
+    return OutOfMemoryError(
+        f"{entry.name} ran out of memory"
+        f"{f' on {failure.device}' if failure.device else ''}{f' at {node!r}' if node else ''}: "
+        f"{failure.said} ({predicted}). {why}. {state}. Lower the budget, so that the plan leaves "
+        "more room on the device, make the batch smaller, or free what else is held there",
+        is_restored=restored is not None,
+        updated=updated,
+    )
+
+
+def _state(
+    entry: Entry, failure: Failure, restored: list[str] | None
+) -> tuple[str, tuple[str, ...]]:
+    """What state the variables are in, as text, and those that may have been updated."""
+    variables = entry.captured.variables
+    if restored is not None:
+        return "Its variables are as they were before the step", ()
+    graph = entry.rewritten.graph if entry.rewritten else entry.captured.graph
+    failed = failure.nodes_of(graph.by_name)
+    begun = [str(variables[name].name) for name in _begun(graph, failed, variables)]
+    if not begun:
+        return "No variable had been updated: they are as they were before the step", ()
+    named = ", ".join(begun[:_NAMED]) + (", ..." if len(begun) > _NAMED else "")
+    return (
+        f"{len(begun)} of its variables may have been updated already ({named}), the others are as "
+        "they were: restore them from a checkpoint before training goes on"
+    ), tuple(begun)
+
+
+def _begun(graph: Graph, failed: Iterable[str], variables: Iterable[str]) -> list[str]:
+    """The variables, by the names of their nodes, whose updates did not wait for what failed."""
+    waiting: set[str] = set()
+    stack = list(failed)
+    while stack:
+        for name in graph.successors[stack.pop()]:
+            if name not in waiting:
+                waiting.add(name)
+                stack.append(name)
+    known = set(variables)
+    begun = {
+        value.node
+        for node in graph.nodes
+        if node.name not in waiting
+        for position, value in enumerate(node.inputs)
+        if value.node in known and facts_of(node.op).reads != position
+    }
+    return [node.name for node in graph.nodes if node.name in begun]

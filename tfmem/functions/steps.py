@@ -1,0 +1,54 @@
+"""One step of an entry: the original function or the rewritten one, called as the user called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tfmem.bridge import calls
+from tfmem.functions.entry import Entry
+from tfmem.runtime import host as host_module
+
+
+def run(
+    original: Any, entry: Entry, args: Any, kwargs: Any, instead: Mapping[int, Any] | None = None
+) -> Any:
+    """Makes a step.
+
+    Args:
+      original: the tf.function that the entry is of.
+      entry: what was decided.
+      args: as the user passed them.
+      kwargs: keyword arguments.
+      instead: what is passed in the place of some inputs, by their places in `inputs`.
+
+    Raises:
+      HostMemoryError: the host is gone or full.
+    """
+    if instead:
+        with host_module.guard():
+            return calls.call_with(*_function(original, entry, args, kwargs), instead)
+    if entry.rewritten is None:
+        return original(*args, **kwargs)
+    args, kwargs = calls.canonical_arguments(original, args, kwargs)
+    with host_module.guard():
+        return entry.rewritten(*args, **kwargs)
+
+
+def inputs(original: Any, entry: Entry, args: Any, kwargs: Any) -> list[Any]:
+    """Every tensor and handle that a step is given, in the order of what was captured."""
+    return calls.flat_inputs(*_function(original, entry, args, kwargs))
+
+
+def is_recorded(entry: Entry, args: Any, kwargs: Any) -> bool:
+    """Whether an active tape wants the gradient of a step."""
+    return calls.is_recorded(args, kwargs, tuple(entry.captured.variables.values()))
+
+
+def _function(original: Any, entry: Entry, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+    """The ConcreteFunction of an entry, and its arguments in full."""
+    if entry.rewritten is not None:
+        function = entry.rewritten.function
+    else:
+        function = original.get_concrete_function(*args, **kwargs)
+    return function, *calls.canonical_arguments(original, args, kwargs)

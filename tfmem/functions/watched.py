@@ -1,0 +1,385 @@
+"""The first steps of a plan are watched: a plan that was wrong is made again with what was learned.
+
+    copy what a step changes -> step -> what did it take?   more than the budget: plan again
+                                  |
+                                  +---> out of memory: put back, plan again, the same step again
+
+Predictions miss what no graph shows. After each watched step the allocator tells what was in use,
+which is compared with the budget. A step that is out of memory is made again under a tighter plan;
+for that its variables are copied to the host before it, and what it takes from an iterator is taken
+before it and kept.
+
+Random kernels with a seed count the numbers that they have given out, and those of a function that
+is made anew begin with the first. So a new function makes as many steps as were made before, and
+what they change is put back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from tfmem.bridge.elements import Supply
+from tfmem.bridge.inputs import owner_of
+from tfmem.errors import BudgetError, Error
+from tfmem.functions import lessons, steps
+from tfmem.functions.entry import Entry
+from tfmem.functions.failures import Failure, failure_of, is_failure, out_of_memory
+from tfmem.functions.signature import signature_of
+from tfmem.functions.watch import REPLANS, WATCHED
+from tfmem.graph import device_names
+from tfmem.runtime import memory
+from tfmem.runtime.snapshot import Snapshot
+from tfmem.units import format_bytes
+
+_log = logging.getLogger("tfmem")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The optimised function whose steps are watched.
+
+    Attributes:
+      lock: held by whoever changes its entries.
+      original: the tf.function that it is of now.
+      entry: the entry of a call.
+      run: makes a step that is not watched.
+      plan_again: makes another entry and puts it in the place of one; if asked to, once the
+        variables that it has placed are home again.
+      put: puts the second entry in the place of the first.
+    """
+
+    lock: contextlib.AbstractContextManager[Any]
+    original: Callable[[], Any]
+    entry: Callable[[Any, Any], Entry]
+    run: Callable[[Entry, Any, Any], Any]
+    plan_again: Callable[[Entry, Any, Any, bool], Entry]
+    put: Callable[[Entry, Entry], None]
+
+
+def watched(owner: Owner, entry: Entry, args: Any, kwargs: Any) -> Any:
+    """One of the first steps; one that cannot be watched ends the watch.
+
+    Where it may have to be put back, no other thread may make a step meanwhile.
+
+    Raises:
+      OutOfMemoryError: it is out of memory and cannot be made again.
+    """
+    assert entry.watch is not None
+    if tf.distribute.has_strategy() or steps.is_recorded(entry, args, kwargs):
+        owner.put(entry, replace(entry, watch=None))
+        return owner.run(entry, args, kwargs)
+    with contextlib.nullcontext() if entry.watch.effects.lasting else owner.lock:
+        entry = owner.entry(args, kwargs)
+        if entry.watch is not None:
+            return _Step(owner, entry, args, kwargs).run()
+    return owner.run(entry, args, kwargs)  # another thread has made the last one meanwhile
+
+
+class _Step:
+    """One call of the user's, whose step is made until it ends."""
+
+    def __init__(self, owner: Owner, entry: Entry, args: Any, kwargs: Any) -> None:
+        assert entry.watch is not None
+        self._owner, self._entry, self._watch = owner, entry, entry.watch
+        self._args, self._kwargs = args, kwargs
+        self._copy: Snapshot | None = None
+        self._taken: dict[str, Supply] = {}
+        self._behind = 0
+        self._why_not = "" if entry.watch.is_copied else "It is not made again, as is asked for"
+
+    def run(self) -> Any:
+        """The outputs of the step; raises as `watched`."""
+        watch = self._watch
+        key = signature_of(self._args, self._kwargs)
+        watch.signature = watch.signature or key
+        watch.is_even = watch.is_even and watch.signature == key
+        if watch.is_copied or (watch.due and watch.effects.counts):
+            self._prepare()
+        if watch.due:
+            self._plan_as_due()
+        while True:
+            try:
+                with self._risk():
+                    self._catch_up()
+                    result = self._step()
+            except Exception as error:
+                if not is_failure(error):
+                    raise
+                failure, cause = failure_of(error), _without_frames(error)
+            else:
+                self._end()
+                return result
+            self._recover(failure, cause)
+
+    # Before the step.
+
+    def _prepare(self) -> None:
+        """Copies what the step will change, and takes what it will take."""
+        effects, entry = self._watch.effects, self._entry
+        inputs = steps.inputs(self._owner.original(), entry, self._args, self._kwargs)
+        by_name = {item.name: one for item, one in zip(entry.captured.inputs, inputs, strict=True)}
+        captured = entry.captured.variables
+        variables = [
+            captured[name] if name in captured else owner_of(by_name[name])
+            for name in effects.written
+        ]
+        try:
+            if any(variable is None for variable in variables):
+                raise Error("one is passed as a handle")
+            self._copy = Snapshot(variables)
+        except Error as error:
+            self._why_not = f"It is not made again: its variables could not be copied: {error}"
+            self._tell(f"a step that is out of memory cannot be made again: {error}")
+            return
+        if effects.lasting:
+            self._why_not = (
+                "It is not made again, for what it does cannot be undone: "
+                f"{', '.join(effects.lasting[:3])}"
+            )
+            return
+        for name, expected in effects.elements.items():
+            self._taken[name] = Supply(by_name[name], expected)
+
+    def _instead(self) -> dict[int, Any]:
+        """Iterators over what was taken, by the places of the inputs that they stand for."""
+        places = {item.name: place for place, item in enumerate(self._entry.captured.inputs)}
+        return {
+            places[name]: supply.iterator()
+            for name, supply in self._taken.items()
+            if not supply.is_empty
+        }
+
+    # The step.
+
+    def _risk(self) -> contextlib.AbstractContextManager[None]:
+        """The scope in which a step is made."""
+        watch, entry = self._watch, self._entry
+        if not watch.is_copied:
+            return contextlib.nullcontext()
+        if watch.risk is None:
+            watch.risk = lessons.Risk(entry.captured, entry.planned)
+        return watch.risk
+
+    def _step(self) -> Any:
+        for request in (one.request for one in self._entry.planned):
+            if request.budget is not None:
+                with contextlib.suppress(Error):  # its allocator keeps no statistics
+                    memory.begin_step(request.device, request.budget)
+        tracing = self._watch.tracing
+        return self._once() if tracing is None else tracing.run(self._once)
+
+    def _once(self) -> Any:
+        original, instead = self._owner.original(), self._instead()
+        return steps.run(original, self._entry, self._args, self._kwargs, instead)
+
+    def _catch_up(self) -> None:
+        """Brings the random kernels of a new function to where those before it were."""
+        if self._behind:
+            assert self._copy is not None
+            for _ in range(self._behind):
+                self._once()
+            self._copy.restore()
+            self._behind = 0
+
+    def _end(self) -> None:
+        """Notes what the step took; nothing is watched after the last one."""
+        watch = self._watch
+        watch.made += 1
+        watch.left -= 1
+        if watch.tracing is not None and watch.tracing.is_done:
+            watch.tracing, watch.due = None, "the nodes were measured"
+        if watch.is_copied and not watch.is_settled:
+            self._compare()
+        if watch.is_over:
+            self._put(replace(self._entry, watch=None, has_run=True))
+
+    def _compare(self) -> None:
+        """Compares what was in use with the budget.
+
+        Not on a GPU in the first step: cuDNN tries its algorithms there, with all that is free.
+        """
+        found, learned = [], {}
+        for one in self._entry.planned:
+            request = one.request
+            if device_names.is_gpu(request.device) and self._watch.left == WATCHED - 1:
+                continue
+            with contextlib.suppress(Error):
+                peak, budget = memory.step_peak(request.device), request.budget
+                if budget is not None and peak > budget:
+                    learned[request.device] = lessons.after_excess(one, peak)
+                    found.append(
+                        f"{format_bytes(peak)} were in use on {request.device} in step "
+                        f"{self._watch.made}, where the budget is {format_bytes(budget)}"
+                    )
+        if not found:
+            return
+        if self._watch.replans < REPLANS:
+            self._watch.due, self._watch.learned = "; ".join(found), learned
+        else:
+            self._watch.is_settled = True
+            self._tell(f"{'; '.join(found)}; it was planned {REPLANS} times again already")
+
+    # Planning again.
+
+    def _plan_as_due(self) -> None:
+        watch = self._watch
+        due, learned = watch.due, watch.learned
+        watch.due, watch.learned = "", None
+        if why_not := self._why_not_anew():
+            watch.is_settled = True
+            self._tell(f"{due}; the plan is kept: {why_not}")
+        elif learned is None:
+            try:
+                self._renew({}, comes_home=False)
+            except Error as error:
+                self._tell(f"the plan made from sizes is kept: {error}")
+        else:
+            watch.replans += 1
+            if self._plan_for(learned):
+                self._tell(f"{due}; planned again: {self._left_free()}")
+            else:
+                watch.is_settled = True
+                self._tell(f"{due}; no plan that takes less was found")
+
+    def _recover(self, failure: Failure, cause: BaseException) -> None:
+        """After a step that was out of memory: everything as before it, and another plan.
+
+        Raises:
+          OutOfMemoryError: there is none, or the step cannot be made again.
+        """
+        watch, entry = self._watch, self._entry
+        restored = None if self._copy is None else self._copy.restore()
+        planned = {one.request.device: one for one in entry.planned}
+        one = planned.get(failure.device) if failure.device else entry.planned[0]
+        if one is None:
+            why = "That device is not planned for"
+            raise out_of_memory(entry, failure, restored, why) from cause
+        learned = {one.request.device: lessons.after_failure(one, failure)}
+        why = self._why_not or self._why_not_anew()
+        if not why and watch.replans >= REPLANS:
+            why = f"It was planned {REPLANS} times again already"
+        if not why:
+            watch.replans += 1
+            if self._plan_for(learned):
+                node = next(iter(failure.nodes), "a node")
+                self._tell(
+                    f"step {watch.made + 1} was out of memory at {node}; everything was put back, "
+                    f"planned again: {self._left_free()}"
+                )
+                return
+            why = "No plan that takes less was found"
+        if watch.is_copied:
+            self._keep(learned)  # the next process is refused, or begins with another plan
+        raise out_of_memory(entry, failure, restored, why) from cause
+
+    def _why_not_anew(self) -> str:
+        """Why random kernels would not go on with their numbers in a new function; "" if so."""
+        watch, effects = self._watch, self._watch.effects
+        if not effects.counts or not watch.made:
+            return ""
+        if self._copy is None or effects.lasting:
+            return self._why_not or "it has random ops with a seed, and its steps are not copied"
+        if not effects.is_counted or not watch.is_even:
+            return (
+                "its random ops with a seed would give other numbers in a new function, and how "
+                "many they have given out is not known (they are in a loop or branch, or shapes "
+                "differ from step to step)"
+            )
+        return ""
+
+    def _plan_for(self, learned: Mapping[str, int]) -> bool:
+        """Plans so that as much is left free, or as much as can be; False if that is no more."""
+        before = {one.request.device: one.request.bytes_unforeseen for one in self._entry.planned}
+        reachable = self._refused(learned)
+        if reachable is None or (reachable and self._refused(reachable) is None):
+            return True
+        self._keep(before)
+        if self._entry.is_stale:  # its variables were brought home
+            self._renew(before)
+        return False
+
+    def _refused(self, learned: Mapping[str, int]) -> dict[str, int] | None:
+        """Plans so that as much is left free; None if that is done, else what can be left free.
+
+        That is nothing unless it is more than now.
+        """
+        try:
+            self._renew(learned)
+        except Error as error:
+            return self._reachable(learned, error)
+        except Exception as error:
+            if not is_failure(error):
+                raise
+            return {}  # there was no room to plan
+        return None
+
+    def _reachable(self, learned: Mapping[str, int], error: Error) -> dict[str, int]:
+        """What the plan with the least peak leaves free; nothing if that is not more than now.
+
+        Where holes are in the way of that plan, half of what was wanted more is tried.
+        """
+        if len(self._entry.planned) > 1 or not isinstance(error, BudgetError):
+            return {}
+        request = self._entry.planned[0].request
+        least, most = request.bytes_unforeseen, learned[request.device]
+        if error.least_bytes is None or request.budget is None:
+            return {}
+        free = most - (error.least_bytes - request.budget)
+        free = free if free < most else (least + most) // 2
+        return {request.device: free} if free > least else {}
+
+    def _renew(self, learned: Mapping[str, int], *, comes_home: bool = True) -> None:
+        """Puts another entry in the place of the present one.
+
+        Raises:
+          tfmem.Error: there is no plan.
+        """
+        self._keep(learned)
+        made = self._owner.plan_again(self._entry, self._args, self._kwargs, comes_home)
+        if made.watch is not None:
+            made.watch.follow(self._watch)
+            self._watch = made.watch
+        self._behind = self._watch.made if self._watch.effects.counts else 0
+        self._put(replace(made, events=self._entry.events), made)
+        gc.collect()  # a function that is gone still holds its constants on the device
+
+    def _keep(self, learned: Mapping[str, int]) -> None:
+        for one in self._entry.planned:
+            if one.request.device in learned:
+                lessons.keep(self._entry.captured, one.request, learned[one.request.device])
+
+    def _left_free(self) -> str:
+        return ", ".join(
+            f"{format_bytes(one.request.bytes_unforeseen)} are left free on {one.request.device} "
+            "for what was not foreseen"
+            for one in self._entry.planned
+            if one.request.bytes_unforeseen
+        )
+
+    # What is said.
+
+    def _tell(self, event: str) -> None:
+        """Says something once, in the log and in the report."""
+        if event not in self._entry.events:
+            _log.warning("%s: %s", self._entry.name, event)
+            self._put(replace(self._entry, events=(*self._entry.events, event)))
+
+    def _put(self, entry: Entry, instead_of: Entry | None = None) -> None:
+        self._owner.put(instead_of or self._entry, entry)
+        self._entry = entry
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """An exception whose frames, which hold tensors, are gone; so are those of its causes."""
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__
+    return error

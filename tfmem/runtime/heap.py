@@ -1,0 +1,287 @@
+"""The free chunks of a device's allocator: measured, and laid out before a plan's first step.
+
+TensorFlow does not tell where its BFC allocator has room, but its profiler reports of every chunk
+that is handed out its address and size, and which part of the free bytes is not in the largest free
+chunk. `measured` asks for buffers of many sizes and gives each back at once: best fit shows the
+smallest chunk that takes it. That takes some milliseconds and changes nothing but the allocator's
+peak, which begins anew.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfmem.bridge import traces
+from tfmem.bridge.traces import HeapEvent
+from tfmem.costs.types import GRAIN
+from tfmem.graph import device_names
+from tfmem.runtime import devices, memory
+
+LEAST_CHUNK = 2**15
+"""Bytes of the smallest free chunks that are looked for: smaller ones take none of the buffers that
+decide whether a step has room."""
+
+_STEP = 0.9
+"""Of one size that is asked for to the next. A chunk of less than twice the request is handed out
+whole, and so tells its size."""
+
+_MOST, _ALMOST = 0.7, 0.95
+"""Of the largest free chunk, the most that is asked for (more than half, so that it is handed out
+whole), and the least that is taken for it."""
+
+_REST = 100 * 2**20
+"""Bytes of a chunk that may be left over: where 128 MiB are, it is split whatever is asked for."""
+
+_MOST_ROUNDS = 40
+"""How often all sizes are asked for, the chunks found meanwhile being held. Chunks of similar sizes
+hide one another, so that each round finds some; the next one asks for more of those sizes."""
+
+_MOST_AT_ONCE = 64
+"""Buffers of a size that are asked for at a time, once a chunk of that size was found."""
+
+_HELD, _PARTS = 2**18, 64
+"""Bytes of a buffer that is held to learn how much is free; then a part of what was found to be,
+which tells more exactly."""
+
+_REGIONS = 2**16
+"""Bytes of which regions are multiples; what is measured has six digits."""
+
+_SLACK = 2 * _REGIONS
+"""Bytes by which less is claimed than was measured to be left: a request that finds no room waits
+ten seconds and fails. All that is left is taken from the system, whatever is asked for of it, as
+long as that is more than the last region."""
+
+_EVERY_ALLOCATION = 3
+"""Level of the profiler's host tracer from which on allocators report."""
+
+
+@dataclass(frozen=True)
+class Heap:
+    """What an allocator has.
+
+    Attributes:
+      in_use: bytes of all chunks handed out.
+      free: bytes of each free chunk of at least `LEAST_CHUNK`, by address.
+      unclaimed: bytes that it may still take from the system, in regions of their own.
+    """
+
+    in_use: int
+    free: tuple[int, ...]
+    unclaimed: int
+
+
+def measured(device: str) -> Heap | None:
+    """The heap of a local device; None where nothing tells.
+
+    That is where the device has no limit, its allocator keeps no statistics, TensorFlow's profiler
+    is in use by somebody else, or other threads take what is free meanwhile.
+    """
+    name = devices.full_name(device)
+    limit = memory.device_limit(name)
+    if limit is None:
+        return None
+    memory.memory_info(name)  # something has been allocated then
+    try:
+        in_use, pool, largest = _pool(name, limit)
+        found, _, _ = _free_chunks(name, largest)
+    except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
+        return None
+    finally:
+        memory.reset_peak(name)
+    return Heap(in_use, tuple(size for _, size in sorted(found.items())), max(0, limit - pool))
+
+
+def claim(device: str) -> None:
+    """Lets an allocator take the rest of its limit from the system as one region.
+
+    It does once nothing that it has is free.
+    """
+    name = devices.full_name(device)
+    limit = memory.device_limit(name)
+    if limit is None:
+        return
+    try:
+        _, pool, largest = _pool(name, limit)
+        rest = limit - pool - _SLACK
+        if rest > 0:
+            _, held, _ = _free_chunks(name, largest)
+            held += _side_by_side(name, max(0, largest - rest + _SLACK), largest)
+            held.append(_buffer(name, rest))
+    except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
+        return
+
+
+def partition(device: str, sizes: Sequence[int]) -> list[Any]:
+    """Keeps chunks apart, in the largest free one, so that they never join one another or the rest.
+
+    All other free chunks are filled meanwhile, so that what lies between the chunks lies there.
+
+    Args:
+      device: a local device.
+      sizes: bytes of the chunks, in the order of their addresses.
+
+    Returns:
+      Buffers between the chunks, which keep them apart as long as they are alive; none where
+      nothing tells what is free, or the chunks have no room.
+    """
+    name = devices.full_name(device)
+    limit = memory.device_limit(name)
+    if limit is None:
+        return []
+    try:
+        _, _, largest = _pool(name, limit)
+        _, held, tail = _free_chunks(name, largest)
+        if len(tail) < sum(sizes) + GRAIN * len(sizes):
+            return []
+        held += _filled(name, tail)
+        chunks, walls, left = [], [], len(tail)
+        for nbytes in sizes:
+            chunks.append(_side_by_side(name, nbytes, left))
+            walls.append(_buffer(name, GRAIN))
+            left -= nbytes + GRAIN
+    except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
+        return []
+    finally:
+        memory.reset_peak(name)
+    return walls
+
+
+def _side_by_side(device: str, nbytes: int, largest: int) -> list[Any]:
+    """Buffers of so many bytes altogether from a chunk that is split only for less than half."""
+    made = []
+    while nbytes:
+        part = min(nbytes, largest // 4 // GRAIN * GRAIN or GRAIN)
+        made.append(_buffer(device, part))
+        nbytes, largest = nbytes - part, largest - part
+    return made
+
+
+def _filled(device: str, tail: range) -> list[Any]:
+    """Buffers that fill the free chunks of less than `LEAST_CHUNK` bytes."""
+    nbytes, held = LEAST_CHUNK // 2, []
+    while nbytes >= GRAIN:
+        with _traced(device) as events:
+            buffers = [_buffer(device, nbytes) for _ in range(_MOST_AT_ONCE)]
+        asked = (one for one in events if one.is_request and one.requested == nbytes)
+        outside = [b for b, one in zip(buffers, asked, strict=True) if one.address not in tail]
+        held += outside
+        del buffers
+        if len(outside) < _MOST_AT_ONCE:
+            nbytes //= 2
+    return held
+
+
+def _pool(device: str, limit: int) -> tuple[int, int, int]:
+    """Bytes in use, bytes of all regions, bytes of the largest free chunk.
+
+    Allocators report the part of the free bytes that is not in the largest chunk. Of how many bytes
+    it is a part follows from how it changes as a buffer is held.
+    """
+    nbytes = _HELD
+    for _ in range(2):
+        in_use, before, free = _free_bytes(device, nbytes)
+        free = min(free, limit - in_use)
+        nbytes = int(free) // _PARTS // GRAIN * GRAIN
+        if nbytes <= _HELD:
+            break
+    pool = min(limit, round((in_use + free) / _REGIONS) * _REGIONS)
+    if device_names.is_gpu(device) and memory.region_bytes(device) is not None:
+        pool = limit
+    return in_use, pool, int((pool - in_use) * (1 - before))
+
+
+def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float]:
+    """Bytes in use, the part of the free bytes that is not in the largest chunk, the free bytes.
+
+    Of two buffers of `nbytes` the first is given back before the other.
+
+        the other lies in a smaller chunk      apart (free - n) = before free - n
+        in the largest, the first elsewhere    apart (free - n) = before free
+        both in the largest: a hole more       apart (free - n) = before free + n
+    """
+    with _traced(device) as events:
+        first, second = _buffer(device, nbytes), _buffer(device, nbytes)
+        del first
+        del second
+    first, second, apart, before = (one for one in events if one.requested == nbytes)
+    n, change = second.given, apart.fragmentation - before.fragmentation
+    is_beside = second.address == first.address + first.given
+    added = -n if change < 0 else n if is_beside else 0
+    free = (added + n * apart.fragmentation) / change if change else math.inf
+    return before.in_use, before.fragmentation, free
+
+
+def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], range]:
+    """Bytes of each free chunk by its address; what fills all but the largest; where that is.
+
+    The most that is asked for at once leaves room for what other threads ask for meanwhile.
+    """
+    found: dict[int, int] = {}
+    held: list[Any] = []
+    tail = range(0)
+    if largest < 2 * LEAST_CHUNK:
+        return found, held, tail
+    sizes = [max(int(_MOST * largest), largest - _REST)]
+    while sizes[-1] * _STEP > LEAST_CHUNK:
+        sizes.append(max(int(_STEP * sizes[-1]), sizes[-1] - _REST))
+    sizes.append(LEAST_CHUNK)
+    counts = dict.fromkeys(sizes, 1)
+    for _ in range(_MOST_ROUNDS):
+        new: dict[int, int] = {}
+        asked = _asked(device, counts)
+        ends = {(one.requested, one.address + one.given) for one in asked}
+        for one in asked:
+            is_rest = (one.requested, one.address) in ends  # of a chunk that was split before
+            is_whole = one.requested + GRAIN <= one.given < 2 * one.requested and not is_rest
+            if not is_whole or one.address in tail or one.address in found:
+                continue
+            if not tail and one.given >= _ALMOST * largest:
+                tail = range(one.address, one.address + one.given)
+                found[one.address] = one.given
+                continue
+            new.setdefault(one.address, one.given)
+            more = min(2 * counts[one.requested], largest // (4 * one.requested))
+            counts[one.requested] = max(1, min(more, _MOST_AT_ONCE))
+        if not new:
+            break
+        held += [_buffer(device, nbytes) for nbytes in new.values()]
+        found |= new
+    return found, held, tail
+
+
+def _asked(device: str, counts: Mapping[int, int]) -> list[HeapEvent]:
+    """The chunks handed out for buffers of each size, so many of them at a time."""
+    with _traced(device) as events:
+        for nbytes, count in counts.items():
+            together = [_buffer(device, nbytes) for _ in range(count)]
+            del together
+    return [one for one in events if one.is_request and one.requested in counts]
+
+
+def _buffer(device: str, nbytes: int) -> Any:
+    with tf.init_scope(), tf.device(device):
+        return tf.raw_ops.Empty(shape=[nbytes], dtype=tf.uint8)
+
+
+@contextmanager
+def _traced(device: str) -> Iterator[list[HeapEvent]]:
+    """Gathers what the allocator does within the block; the list is filled at its end."""
+    events: list[HeapEvent] = []
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=_EVERY_ALLOCATION, python_tracer_level=0, device_tracer_level=0
+    )
+    with tempfile.TemporaryDirectory(prefix="tfmem-") as folder:
+        tf.profiler.experimental.start(folder, options)
+        try:
+            yield events
+        finally:
+            tf.profiler.experimental.stop()
+        events += traces.heap_events(Path(folder), device)

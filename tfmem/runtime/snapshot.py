@@ -1,0 +1,138 @@
+"""Values of variables as they were at some moment, kept where no device's allocator counts them.
+
+A variable of this process is copied to NumPy's memory. One that lives in another process, such as
+those that a plan has placed on a host process, is copied there: brought here it would take room on
+the very device that is scarce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tfmem.bridge import elements
+from tfmem.errors import Error, HostMemoryError
+from tfmem.graph import device_names
+from tfmem.runtime import host as host_module
+from tfmem.units import format_bytes
+
+_PIECE = 2**26
+"""Bytes compared at a time: a comparison makes an array of as many truth values."""
+
+
+class Snapshot:
+    """The values that variables had when this was made.
+
+    Attributes:
+      nbytes: what they take.
+    """
+
+    def __init__(self, variables: Iterable[Any]) -> None:
+        """Copies the values of some `tf.Variable`s.
+
+        Raises:
+          HostMemoryError: a host has no room for them.
+          tfmem.Error: one cannot be read: it has no value yet, or the device has no room to read it
+            (one that ops have accessed by rows is copied there first).
+        """
+        import tensorflow as tf
+
+        self._variables = list(variables)
+        self.nbytes = _check_room(self._variables)
+        try:
+            self._values = [_value(variable) for variable in self._variables]
+        except MemoryError as error:
+            raise HostMemoryError(
+                f"the host has no room for a copy of {format_bytes(self.nbytes)} of variables"
+            ) from error
+        except tf.errors.OpError as error:
+            raise Error(f"a variable cannot be read ({type(error).__name__})") from error
+
+    def restore(self) -> list[str]:
+        """Gives the variables their values back; the names of those that had others.
+
+        A variable that still has its value is not touched, nor is the place where it lies.
+        """
+        changed = []
+        for variable, value in zip(self._variables, self._values, strict=True):
+            if not isinstance(value, np.ndarray) or not _is_same(_copy(variable), value):
+                _assign(variable, value)
+                changed.append(str(variable.name))
+        return changed
+
+
+def _check_room(variables: Iterable[Any]) -> int:
+    """Bytes that copies take; raises HostMemoryError if a process has too few."""
+    needed: dict[str, int] = {}
+    for variable in variables:
+        place = device_names.cpu_of(variable.device)
+        nbytes = (variable.shape.num_elements() or 0) * variable.dtype.size
+        needed[place] = needed.get(place, 0) + nbytes
+    for place, nbytes in needed.items():
+        free = host_module.free_bytes(place)
+        if free is not None and nbytes > free:
+            raise HostMemoryError(
+                f"a copy of variables takes {format_bytes(nbytes)} on {place}, where "
+                f"{format_bytes(free)} are free"
+            )
+    return sum(needed.values())
+
+
+def _value(variable: Any) -> Any:
+    """A copy; raises tfmem.Error if there is nothing to be copied."""
+    value = _copy(variable)
+    if not variable.shape.is_compatible_with(value.shape):  # a read of none gives an empty tensor
+        raise Error(f"variable {variable.name!r} has no value yet")
+    return value
+
+
+def _copy(variable: Any) -> Any:
+    """The value in NumPy's memory, or in the process that the variable lives in."""
+    import tensorflow as tf
+
+    with tf.device(variable.device):
+        value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        if not device_names.is_local(variable.device):
+            return tf.raw_ops.DeepCopy(x=value)
+    found = value.numpy()  # a scalar is no array
+    return found if isinstance(found, np.ndarray) else np.array(found, dtype=_numpy(variable))
+
+
+def _numpy(variable: Any) -> Any:
+    return variable.dtype.as_numpy_dtype
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two arrays are the same bit for bit."""
+    if one.dtype.hasobject:
+        return bool(np.array_equal(one, other))
+    first, second = (array.reshape(-1).view(np.uint8) for array in (one, other))
+    return first.size == second.size and all(
+        np.array_equal(first[begin : begin + _PIECE], second[begin : begin + _PIECE])
+        for begin in range(0, first.size, _PIECE)
+    )
+
+
+def _assign(variable: Any, value: Any) -> None:
+    """Gives a variable a value, without a moment at which the device holds two.
+
+    Its buffer is given up first. If the device has then no room for another, which can only be
+    because somebody else took it, the value stays in NumPy's memory until the next update.
+    """
+    import tensorflow as tf
+
+    handle = variable.handle
+    with tf.device(variable.device):
+        if not isinstance(value, np.ndarray):
+            copied = tf.raw_ops.DeepCopy(x=value)
+            tf.raw_ops.AssignVariableOp(resource=handle, value=copied)
+            tf.raw_ops.VarIsInitializedOp(resource=handle).numpy()  # waits until it is done
+            return
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([0], variable.dtype))
+        try:
+            made = tf.constant(value)
+        except tf.errors.ResourceExhaustedError:
+            made = elements.tensor_of(value)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=made)

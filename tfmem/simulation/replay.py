@@ -1,0 +1,330 @@
+"""Steps of a program replayed in TensorFlow's allocator: what they take, and whether they fit.
+
+What an allocator hands out depends on where everything lies, and that on what came before: several
+steps are replayed in a row.
+
+Where the allocator's free chunks are known (`runtime.heap`), what is replayed is what happens:
+small buffers are served from chunks of their own, which are kept apart before the first step.
+Kernels ask for small scratch that no replay foresees, and small buffers in the middle of large
+chunks are what shatters them. Callers differ in what they do between two steps, and both ways are
+replayed: they pass the same arguments again, or make new ones before they let go of the old, and
+keep what the last step returned until the next one has.
+
+An allocator that grows without a limit is replayed in several processes, each with another past.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+import numpy as np
+
+from tfmem.costs.types import GRAIN, SWITCH, Requests
+from tfmem.simulation.allocator import Bfc, Chunk
+from tfmem.simulation.liveness import Lifetimes
+from tfmem.simulation.requests import on_device, requests
+
+# Constants of the replay; what others do to predictions is measured by
+# `python -m models.bench.constants` (docs/measured/constants.md).
+
+USUAL = 0.9
+"""Part of the steps of the first process whose peaks are within the predicted one. Runs are
+measured by their largest step of a few; nearer to 1 predicts what is rarely seen."""
+
+LARGE_HOLES = 6
+"""Large holes that what ran before has left, in all growing allocators but the first. More predict
+more padding. Would change if real layouts were recorded."""
+
+SMALL_HOLES, SMALL_HOLE_SIZES = 16, tuple(GRAIN << shift for shift in range(7))
+"""Small holes of each size (bytes) that building a model leaves. Without them small tensors break
+up large free chunks more than was measured: a ResNet-50 was predicted 3 % too high. Would change
+if real layouts were recorded."""
+
+PIECE = 2**16
+"""Bytes of the chunks that small buffers are served from, and of the largest buffers that count as
+small. Scratch that no replay foresaw was 34 KB at most. Larger pieces waste more of the limit."""
+
+ALIKE = 0.85
+"""Sizes within this factor count as one where large chunks are kept apart. Nearer to 1 tries more
+ways that differ little."""
+
+LEAST_SLOT = 1 / 200
+"""Of the free bytes, the least buffers that chunks are kept apart for. Less tries more ways."""
+
+MOST_WAYS = 48
+"""Ways to keep chunks apart that are tried. More find room for more plans, and take longer. Found
+on plans of an EfficientNet, a GAN, a transformer at 0.7 to 0.35 of their peak: without any they
+need up to 1.19 of the bytes in use to be free, with the best of 190 ways 1.15."""
+
+SPARE_PIECES, SPARE = 8, 0.25
+"""Pieces, and part of the pieces that a plan needs, that are kept for what it does not foresee."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a program takes in the allocator.
+
+    Attributes:
+      worst_bytes: most bytes in use, as `get_memory_info` counts them, in any of the steps.
+      usual_bytes: the most in nine steps of ten of the first process: the padding differs from step
+        to step.
+      reserved_bytes: bytes of all regions at the end.
+      fits: whether the room, if it is bounded, was enough.
+    """
+
+    worst_bytes: int
+    usual_bytes: int
+    reserved_bytes: int
+    fits: bool
+
+
+class Replay:
+    """One step of a program, to be run in allocators, any number of times in each.
+
+    Function inputs, variables and constants are there before the first step. A variable that was
+    given another buffer keeps it for the next step, with all of its padding.
+
+    Args:
+      lifetimes: when each buffer begins and ends.
+      workspace, within: as for `requests`.
+    """
+
+    def __init__(
+        self,
+        lifetimes: Lifetimes,
+        workspace: Sequence[tuple[int, ...]],
+        within: Mapping[int, Requests],
+    ) -> None:
+        self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
+        sizes = self._sizes = lifetimes.nbytes.tolist()
+        pairs = lifetimes.variables
+        self._renewed = {old: new for old, new in pairs if old != new and sizes[old]}
+        outlive = set(self._renewed.values())
+        here = [b for b in on_device(lifetimes) if b not in outlive]
+        self._given = [b for b in here if lifetimes.is_input(b) and not lifetimes.start[b]]
+        self._constants = [b for b in here if lifetimes.is_constant(b)]
+        variables = {old for old, _ in pairs}
+        self._arguments = [b for b in self._given if b not in variables]
+        self._callers = [b for b in self._given if b in variables and b not in self._renewed]
+        held = {*self._given, *self._constants}
+        self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
+
+    def grown(self, count: int, steps: int) -> Allocation:
+        """Runs steps in so many processes whose allocators grow without a limit."""
+        pools = [self._with_past(seed) for seed in range(count)]
+        peaks = [self.run(pool, steps, renews=bool(n % 2)) for n, pool in enumerate(pools)]
+        return _allocation(pools, peaks)
+
+    def within(self, room: Sequence[int], steps: int) -> Allocation:
+        """Runs steps where only so many bytes are free, in chunks of these sizes by address."""
+        return self._within_parts(room, self.parts(room, steps) or (), steps)
+
+    def parts(self, room: Sequence[int], steps: int) -> tuple[int, ...] | None:
+        """Chunks to be kept apart from the rest of the largest one, so that steps fit.
+
+        Large buffers need large chunks, which the buffers between them break up; chunks of their
+        own size are the last that smaller ones take. Pieces for small buffers are not among them.
+
+        Returns:
+          Bytes of each; none if they fit without; None if no way was found in which they do.
+        """
+        most = max(room, default=0) - self.pieces * (PIECE + GRAIN)
+        ways = (way for way in self._ways(room) if sum(way) + GRAIN * len(way) <= most)
+        few = itertools.islice(ways, MOST_WAYS)
+        fitting = (way for way in few if self._within_parts(room, way, steps).fits)
+        return next(fitting, None)
+
+    def _ways(self, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        """Nothing apart, some chunks of one size, some of each of two sizes; the largest first."""
+        yield ()
+        sizes = [size for size in self._most_alive if size >= LEAST_SLOT * sum(room)]
+        several = [1, 2, 3, 4, 5, 6]
+        for count, size in itertools.product(several, sizes[:6]):
+            if count <= self._most_alive[size]:
+                yield (size,) * count
+        for count, size, more, other in itertools.product(several, sizes[:3], several, sizes[1:6]):
+            if other < size and count <= self._most_alive[size] and more <= self._most_alive[other]:
+                yield (size,) * count + (other,) * more
+
+    @cached_property
+    def _most_alive(self) -> dict[int, int]:
+        """How many buffers of each size are alive at a time at most, the largest sizes first.
+
+        Sizes that are alike count as the largest of them.
+        """
+        asked = self._requests(set())
+        classes: list[int] = []
+        class_of: dict[int, int] = {}
+        for size in sorted({nbytes for _, nbytes in asked if nbytes > 0}, reverse=True):
+            if not classes or size < ALIKE * classes[-1]:
+                classes.append(size)
+            class_of[size] = classes[-1]
+        alive, most = dict.fromkeys(classes, 0), dict.fromkeys(classes, 0)
+        held: dict[int, int] = {}
+        for number, nbytes in asked:
+            if nbytes > 0:
+                held[number] = size = class_of[nbytes]
+                alive[size] += 1
+                most[size] = max(most[size], alive[size])
+            elif number in held:
+                alive[held.pop(number)] -= 1
+        return most
+
+    def _within_parts(self, room: Sequence[int], parts: Sequence[int], steps: int) -> Allocation:
+        """What `within` tells if these chunks are kept apart."""
+        pools, peaks = [], []
+        apart = [*[PIECE] * self.pieces, *parts]
+        for renews in (False, True):
+            pool = Bfc(())
+            chunks = {b: pool.given(self._sizes[b]) for b in self._given}
+            pool.in_use += GRAIN * len(apart)
+            for nbytes in (*apart, *_without(room, sum(apart) + GRAIN * len(apart))):
+                pool.add(nbytes)
+            pools.append(pool)
+            peaks.append(self.run(pool, steps, renews, chunks, beside=0))
+            if not pool.fits:
+                break
+        return _allocation(pools, peaks)
+
+    @cached_property
+    def pieces(self) -> int:
+        """Chunks of `PIECE` bytes that serve all small buffers, those not foreseen included."""
+        pool, chunks, count = Bfc(()), {}, 0
+        small = [(b, self._sizes[b]) for b in self._constants]
+        small += [(b, self._sizes[b]) for b in self._renewed]
+        for number, nbytes in (*small, *self._requests(set())):
+            if 0 < nbytes <= PIECE:
+                if not pool.has(nbytes):
+                    pool.add(PIECE)
+                    count += 1
+                chunks[number] = pool.allocate(nbytes)
+            elif nbytes <= 0 and number in chunks:
+                pool.release(chunks.pop(number))
+        return ceil(count * (1 + SPARE)) + SPARE_PIECES
+
+    def _requests(self, staying: set[int]) -> Requests:
+        """What a step asks for; `staying` are outputs that it does not give back."""
+        held = {*self._given, *self._constants}
+        kept = {*self._renewed.values(), *(held - self._renewed.keys()), *staying}
+        return requests(self._lifetimes, self._workspace, self._within, held=held, kept=kept)
+
+    def _with_past(self, seed: int) -> Bfc:
+        """An allocator of a process that has built a model, and but for seed 0 run others before.
+
+        What ran before had tensors of such sizes, and small ones of less than a thousandth of the
+        largest.
+        """
+        choose, pool = random.Random(seed), Bfc()
+        sizes = [size for size in self._sizes if size >= GRAIN] or [GRAIN]
+        holes = [
+            size
+            for size in SMALL_HOLE_SIZES
+            for _ in range(SMALL_HOLES)
+            if size * 1024 < max(sizes)
+        ]
+        if seed:
+            holes += [choose.choice(sizes) for _ in range(LARGE_HOLES)]
+        _leave_holes(pool, holes)
+        return pool
+
+    def run(
+        self,
+        pool: Bfc,
+        steps: int,
+        renews: bool,
+        chunks: dict[int, Chunk] | None = None,
+        beside: int | None = None,
+    ) -> list[int]:
+        """Most bytes in use in each step, beside what was there before.
+
+        Args:
+          pool: the allocator.
+          steps: how many.
+          renews: whether the caller makes new arguments and keeps the last outputs.
+          chunks: the buffers that were there before the first step; None to ask for them.
+          beside: bytes in use that are no part of the program; None for those in use now.
+        """
+        before = pool.in_use if beside is None else beside
+        if chunks is None:
+            chunks = {b: pool.allocate(self._sizes[b]) for b in self._given}
+        chunks |= {b: pool.allocate(self._sizes[b]) for b in self._constants}
+        variables: dict[int, deque[int]] = {}  # by size
+        for b in self._callers:
+            variables.setdefault(self._sizes[b], deque()).append(b)
+        asked = self._requests(set(self._outputs) if renews else set())
+        peaks: list[int] = []
+        returned: list[Chunk] = []
+        for _ in range(steps):
+            peaks.append(self._most(pool, asked, chunks, variables) - before)
+            for old, new in self._renewed.items():
+                if new in chunks:
+                    chunks[old] = chunks.pop(new)
+            if renews:
+                for chunk in returned:
+                    pool.release(chunk)
+                returned = [chunks.pop(b) for b in self._outputs]
+                self._renew_arguments(pool, chunks)
+        return peaks
+
+    def _renew_arguments(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
+        new = {b: pool.allocate(self._sizes[b]) for b in self._arguments}
+        for b in self._arguments:
+            pool.release(chunks[b])
+        chunks |= new
+
+    def _most(
+        self,
+        pool: Bfc,
+        asked: Requests,
+        chunks: dict[int, Chunk],
+        variables: Mapping[int, deque[int]],
+    ) -> int:
+        """Serves one step's requests; most bytes in use meanwhile.
+
+        Which variable adopts a buffer is not known here: those of its size take turns.
+        """
+        most, requested = pool.in_use, {}
+        for number, nbytes in asked:
+            if nbytes > 0:
+                chunks[number], requested[number] = pool.allocate(nbytes), nbytes
+                most = max(most, pool.in_use)
+                continue
+            like = variables.get(requested.get(number, 0)) if nbytes == SWITCH else None
+            if like:
+                like.rotate()
+                chunks[like[0]], chunks[number] = chunks[number], chunks[like[0]]
+            pool.release(chunks.pop(number))
+        return most
+
+
+def _without(room: Sequence[int], taken: int) -> Iterator[int]:
+    """Chunks when so many bytes have been taken out of the largest, in whole grains."""
+    largest = max(room, default=0)
+    for nbytes in room:
+        left = nbytes
+        if nbytes == largest:
+            left, largest = nbytes - taken, -1
+        if left >= GRAIN:
+            yield left // GRAIN * GRAIN
+
+
+def _allocation(pools: Sequence[Bfc], peaks: Sequence[Sequence[int]]) -> Allocation:
+    usual = int(np.quantile(peaks[0], USUAL, method="higher"))
+    worst = max(map(max, peaks))
+    return Allocation(worst, usual, pools[0].reserved, all(pool.fits for pool in pools))
+
+
+def _leave_holes(pool: Bfc, holes: Sequence[int]) -> None:
+    """Leaves holes with small chunks in use between them."""
+    made = []
+    for size in holes:
+        made.append(pool.allocate(size))
+        pool.allocate(GRAIN)
+    for hole in made:
+        pool.release(hole)
