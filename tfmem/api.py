@@ -21,8 +21,8 @@ from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
 from tfmem.functions import rewrite, steps
-from tfmem.functions.decide import plan_devices
-from tfmem.functions.entry import Entry
+from tfmem.functions.decide import as_devices_are, canonical, plan_devices
+from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import failure_of, is_failure, out_of_memory
 from tfmem.functions.resolve import have_room, polymorphic, requests_of
 from tfmem.functions.signature import signature_of
@@ -201,8 +201,8 @@ class Optimized:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         entry = self._entry(args, kwargs)
         if entry.watch is not None and not tf.inside_function():
-            of = (lambda: self.original), self._entry, self._run, self._again, self._put
-            return watched(Owner(self._lock, *of), entry, args, kwargs)
+            of = (lambda: self.original), self._entry, self._run, self._options
+            return watched(Owner(self._lock, *of, self._again, self._put), entry, args, kwargs)
         return self._run(entry, args, kwargs)
 
     def _run(self, entry: Entry, args: Any, kwargs: Any) -> Any:
@@ -217,15 +217,14 @@ class Optimized:
                 raise out_of_memory(entry, failure_of(error)) from error
             raise
 
-    def _again(self, entry: Entry, args: Any, kwargs: Any, comes_home: bool) -> Entry:
-        """Another entry in the place of one, whose variables may be brought home before."""
-        entry.walls.clear()
+    def _again(self, entry: Entry, args: Any, kwargs: Any, planned: tuple[Planned, ...]) -> Entry:
+        """Another entry in the place of one: for plans, its variables home before, or anew."""
         try:
-            if comes_home:
+            if planned:
                 self.restore_variables()
         except Error as error:
             _log.warning("%s: variables stay on the host: %s", self.name, error)
-        made = self._prepared(args, kwargs)
+        made = self._prepared(args, kwargs, planned)
         self._put(entry, made)
         return made
 
@@ -334,10 +333,10 @@ class Optimized:
                 return self._entries.setdefault(key, entry)
         return None
 
-    def _prepared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+    def _prepared(self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = ()) -> Entry:
         if any(entry.is_stale for entry in self._entries.values()):
             self._forget()
-        entry = self._planned(args, kwargs)
+        entry = self._planned(args, kwargs, planned)
         if not entry.plan.is_noop:
             entry = self._rewritten(entry)
         self._entries[signature_of(args, kwargs)] = entry
@@ -349,11 +348,14 @@ class Optimized:
         self.original = fresh(self.original)
         self._entries.clear()
 
-    def _planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
-        start = time.perf_counter()
+    def _planned(self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = ()) -> Entry:
+        """What is decided, or was before for the same graph."""
+        start, tracing = time.perf_counter(), None
         requests = requests_of(self._options)
         captured = self._capture(requests, args, kwargs)
-        planned, tracing = plan_devices(captured, requests, self._options)
+        if not planned or planned[0].graph != canonical(captured.graph):
+            requests = as_devices_are(captured, requests, self._options)
+            planned, tracing = plan_devices(captured, requests, self._options)
         seconds = time.perf_counter() - start
         watch = watch_of(captured, planned, tracing, self._options)
         return Entry(self.name, captured, planned, seconds, variables.moves(), watch=watch)

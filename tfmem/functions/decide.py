@@ -37,12 +37,27 @@ _SLOW = 1.0
 takes part of a second itself."""
 
 
+def as_devices_are(
+    captured: Captured, requests: Iterable[Request], options: Options
+) -> tuple[Request, ...]:
+    """Requests with what devices hold now, what they have free, and what steps before taught.
+
+    Variables of a device that share a buffer get one each before it is looked at.
+    """
+    found = []
+    for request in requests:
+        variables.unshare(captured.variables.values(), request.device)
+        beside = bytes_beside(captured, request)
+        learned = 0 if options.strategy else unforeseen(captured, request)
+        room = room_of(request)
+        found.append(replace(request, bytes_beside=beside, bytes_unforeseen=learned, room=room))
+    return tuple(found)
+
+
 def plan_devices(
     captured: Captured, requests: Iterable[Request], options: Options
 ) -> tuple[tuple[Planned, ...], Tracing | None]:
-    """Plans a function for its scarce devices, one after the other.
-
-    Variables of a device that share a buffer get one each before it is planned.
+    """Plans a function for its scarce devices, one after the other; nothing moves.
 
     Returns:
       What was decided for each, and the steps to be traced before it is decided anew, if any.
@@ -58,13 +73,6 @@ def plan_devices(
             plan = planned[-1].plan
             done = passes_of(plan, route_of(plan.device, plan.host))
             graph = run_passes(graph, (*done, Align()), observe)
-        variables.unshare(captured.variables.values(), request.device)
-        request = replace(
-            request,
-            bytes_beside=bytes_beside(captured, request),
-            bytes_unforeseen=0 if options.strategy else unforeseen(captured, request),
-            room=room_of(request),
-        )
         one, tracing = _plan_device(captured, graph, request, options)
         check_host_memory(one.plan)
         planned.append(one)

@@ -29,11 +29,14 @@ from tfmem.bridge.elements import Supply
 from tfmem.bridge.inputs import owner_of
 from tfmem.errors import BudgetError, Error
 from tfmem.functions import lessons, steps
-from tfmem.functions.entry import Entry
+from tfmem.functions.decide import plan_devices
+from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import Failure, failure_of, is_failure, out_of_memory
+from tfmem.functions.rewrite import lay_out
 from tfmem.functions.signature import signature_of
 from tfmem.functions.watch import REPLANS, WATCHED
 from tfmem.graph import device_names
+from tfmem.options import Options
 from tfmem.runtime import memory
 from tfmem.runtime.snapshot import Snapshot
 from tfmem.units import format_bytes
@@ -50,8 +53,9 @@ class Owner:
       original: the tf.function that it is of now.
       entry: the entry of a call.
       run: makes a step that is not watched.
-      plan_again: makes another entry and puts it in the place of one; if asked to, once the
-        variables that it has placed are home again.
+      options: how its calls are planned.
+      renew: makes another entry and puts it in the place of one: for these plans, once the
+        variables that were placed are home again; without plans, as is decided anew.
       put: puts the second entry in the place of the first.
     """
 
@@ -59,7 +63,8 @@ class Owner:
     original: Callable[[], Any]
     entry: Callable[[Any, Any], Entry]
     run: Callable[[Entry, Any, Any], Any]
-    plan_again: Callable[[Entry, Any, Any, bool], Entry]
+    options: Options
+    renew: Callable[[Entry, Any, Any, tuple[Planned, ...]], Entry]
     put: Callable[[Entry, Entry], None]
 
 
@@ -237,8 +242,9 @@ class _Step:
             self._tell(f"{due}; the plan is kept: {why_not}")
         elif learned is None:
             try:
-                self._renew({}, comes_home=False)
+                self._renew(())
             except Error as error:
+                self._entry.walls.extend(lay_out(self._entry))
                 self._tell(f"the plan made from sizes is kept: {error}")
         else:
             watch.replans += 1
@@ -296,29 +302,29 @@ class _Step:
 
     def _plan_for(self, learned: Mapping[str, int]) -> bool:
         """Plans so that as much is left free, or as much as can be; False if that is no more."""
-        before = {one.request.device: one.request.bytes_unforeseen for one in self._entry.planned}
-        reachable = self._refused(learned)
-        if reachable is None or (reachable and self._refused(reachable) is None):
-            return True
-        self._keep(before)
-        if self._entry.is_stale:  # its variables were brought home
-            self._renew(before)
-        return False
+        found = self._planned(learned)
+        if isinstance(found, Error):
+            learned = self._reachable(learned, found)
+            found = self._planned(learned) if learned else found
+        if isinstance(found, Error):
+            return False
+        self._keep(learned)
+        self._renew(found)
+        return True
 
-    def _refused(self, learned: Mapping[str, int]) -> dict[str, int] | None:
-        """Plans so that as much is left free; None if that is done, else what can be left free.
-
-        That is nothing unless it is more than now.
-        """
+    def _planned(self, learned: Mapping[str, int]) -> tuple[Planned, ...] | Error:
+        """Plans that leave as much free, for what was asked before; why there are none."""
+        entry = self._entry
+        requests = (
+            replace(one.request, bytes_unforeseen=learned[one.request.device])
+            if one.request.device in learned
+            else one.request
+            for one in entry.planned
+        )
         try:
-            self._renew(learned)
+            return plan_devices(entry.captured, requests, self._owner.options)[0]
         except Error as error:
-            return self._reachable(learned, error)
-        except Exception as error:
-            if not is_failure(error):
-                raise
-            return {}  # there was no room to plan
-        return None
+            return error
 
     def _reachable(self, learned: Mapping[str, int], error: Error) -> dict[str, int]:
         """What the plan with the least peak leaves free; nothing if that is not more than now.
@@ -335,14 +341,14 @@ class _Step:
         free = free if free < most else (least + most) // 2
         return {request.device: free} if free > least else {}
 
-    def _renew(self, learned: Mapping[str, int], *, comes_home: bool = True) -> None:
-        """Puts another entry in the place of the present one.
+    def _renew(self, planned: tuple[Planned, ...]) -> None:
+        """Puts another entry, for plans or as is decided anew, in the place of the present one.
 
         Raises:
           tfmem.Error: there is no plan.
         """
-        self._keep(learned)
-        made = self._owner.plan_again(self._entry, self._args, self._kwargs, comes_home)
+        self._entry.walls.clear()
+        made = self._owner.renew(self._entry, self._args, self._kwargs, planned)
         if made.watch is not None:
             made.watch.follow(self._watch)
             self._watch = made.watch

@@ -53,11 +53,12 @@ class Snapshot:
     def restore(self) -> list[str]:
         """Gives the variables their values back; the names of those that had others.
 
-        A variable that still has its value is not touched, nor is the place where it lies.
+        A variable that still has its value is not touched, nor is the place where it lies, unless
+        it is in another process, or was then.
         """
         changed = []
         for variable, value in zip(self._variables, self._values, strict=True):
-            if not isinstance(value, np.ndarray) or not _is_same(_copy(variable), value):
+            if not _is_same(_copy(variable), value):
                 _assign(variable, value)
                 changed.append(str(variable.name))
         return changed
@@ -105,7 +106,9 @@ def _numpy(variable: Any) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Whether two arrays are the same bit for bit."""
+    """Whether two are arrays, not tensors in other processes, and the same bit for bit."""
+    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
+        return False
     if one.dtype.hasobject:
         return bool(np.array_equal(one, other))
     first, second = (array.reshape(-1).view(np.uint8) for array in (one, other))
