@@ -145,6 +145,7 @@ class Reader:
             _STRING_BYTES if dtype == tf.string else int(dtype.size),
             {key: _plain(value) for key, value in node_def.attr.items()},
             constants,
+            dtype.name,
         )
         if count := shapes.flops(call):
             self.flops[node_def.name] = count

@@ -26,6 +26,7 @@ class Call:
       itemsize: bytes of one element of the first output.
       attrs: attributes that are numbers, texts, truths or lists of these.
       constants: value of each small input that is a constant of integers, flattened.
+      dtype: TensorFlow's name of the type of the first output.
     """
 
     op: str
@@ -34,6 +35,7 @@ class Call:
     itemsize: int = 4
     attrs: Mapping[str, object] = field(default_factory=dict)
     constants: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    dtype: str = "float32"
 
 
 def flops(call: Call) -> float:

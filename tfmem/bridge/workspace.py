@@ -1,17 +1,27 @@
 """What shapes tell about a kernel's scratch: bytes that it holds only while it runs.
 
-Read in TensorFlow's kernels and measured on the CPU (TensorFlow 2.21, BFC statistics). Of some 80
-kernels tried alone these are the ones that hold more than a few per cent of their operands; matrix
-products, convolutions (their scratch is not the allocator's), batch norms, softmaxes, gathers,
-transpositions, scans and elementwise kernels hold next to nothing.
+Read in TensorFlow's kernels and measured on the CPU (TensorFlow 2.21, BFC statistics). Of some 200
+kernels tried alone, in several types, these are the ones that hold more than a few per cent of
+their operands, or more than 64 KiB; matrix products of two axes, convolutions of float32 (their
+scratch is not the allocator's), batch norms of float32, softmaxes, gathers, transpositions, scans
+and elementwise kernels hold next to nothing.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from math import prod
 
+import tensorflow as tf
+
 from tfmem.bridge.shapes import Call, Shape
+
+_TARGET, _CACHE = 30 * 2**20, 256 * 2**10
+"""Bytes that TensorFlow takes the third and the second level of a CPU's cache to have."""
+
+_ROWS, _COLUMNS, _DEPTH = 256, 64, 512
+"""The largest block of a matrix product that oneDNN copies at a time, on a CPU with AVX-512."""
 
 
 def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
@@ -20,7 +30,7 @@ def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
     A 0 stands where the kernel makes its outputs; without one it makes them first. What a GPU's
     convolutions hold is chosen by cuDNN when it tries its algorithms: it is measured.
     """
-    rule = _RULES.get(call.op) or (None if on_gpu else _ONEDNN_RULES.get(call.op))
+    rule = _RULES.get(call.op) or (None if on_gpu else _CPU_RULES.get(call.op))
     if rule is None or None in (*call.inputs, *call.outputs[:1]) or not call.outputs:
         return ()
     found = rule(call, [s for s in call.inputs if s is not None], call.outputs[0] or ())
@@ -31,7 +41,8 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """Copies of operands whose axes do not stand as a batched matrix product wants them.
 
     The product takes (batch, free, contracted) or (batch, contracted, free); its result, (batch,
-    free of the first, free of the second), is copied once more if the output is another.
+    free of the first, free of the second), is copied once more if the output is another. Blocks of
+    the product are given back before that.
     """
     equation = call.attrs.get("equation")
     if not isinstance(equation, str) or "..." in equation:
@@ -39,7 +50,7 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     left, result = equation.replace(" ", "").split("->")
     terms = left.split(",")
     copied: list[int] = []
-    product = ""
+    product, free_sizes, is_swapped, depth = "", [], [], 1
     for term, shape in zip(terms, inputs, strict=False):
         others = "".join(other for other in terms if other is not term)
         batch = "".join(a for a in term if a in others and a in result)
@@ -49,9 +60,71 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
         if len(kept) == len(term) and term not in (kept, batch + contracted + free):
             copied.append(prod(shape) * call.itemsize)
         product = (product or batch) + free
+        size_of = dict(zip(term, shape, strict=False))
+        free_sizes.append(prod(size_of[a] for a in free))
+        depth = prod(size_of[a] for a in contracted)
+        is_swapped.append(term == batch + contracted + free != kept)
     if len(terms) == 2 and product != result:
         copied.append(prod(out) * call.itemsize)
+    elif len(terms) == 2:
+        rows, columns = free_sizes
+        if blocks := _blocks(call, rows, columns, depth, is_swapped[0], not is_swapped[1]):
+            return (*copied, 0, blocks)
     return (*copied, 0) if copied else ()
+
+
+def _product(call: Call, inputs: list[Shape], out: Shape) -> int:
+    """Blocks of the operands; of float16 all of them and the product as float32."""
+    first, second = inputs
+    if call.dtype == "float16":
+        return 4 * (prod(first) + prod(second) + prod(out))
+    if call.op == "MatMul":
+        return 0
+    rows, columns = out[-2:]
+    is_turned = bool(call.attrs.get("adj_x")), bool(call.attrs.get("adj_y"))
+    return _blocks(call, rows, columns, first[-2 if is_turned[0] else -1], *is_turned)
+
+
+def _blocks(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turns_y: bool) -> int:
+    """What oneDNN copies of operands that do not lie as it wants them, in each thread.
+
+    It wants those of bfloat16 in pairs of rows.
+    """
+    if call.dtype not in ("float32", "bfloat16"):
+        return 0
+    blocks = min(rows, _ROWS) if turns_x else 0
+    blocks += min(columns, _COLUMNS) if turns_y or call.dtype == "bfloat16" else 0
+    return _threads() * blocks * min(depth, _DEPTH) * call.itemsize
+
+
+def _threads() -> int:
+    """Threads that share the work of a kernel."""
+    return tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
+
+
+def _convolution_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
+    """Patches of pictures as rows of a matrix, of the types that oneDNN has no kernel for.
+
+    As many pictures at a time as fill the cache; that of the input takes one at a time if there is
+    but one, or if one is enough work for all threads (`conv_grad_input_ops.h`,
+    `conv_grad_filter_ops.cc`).
+    """
+    if call.dtype not in ("float16", "float64"):
+        return 0
+    is_filter = call.op.endswith("Filter")
+    pictures, kernel, gradient = inputs[0] if is_filter else out, inputs[1], inputs[2]
+    kernel = out if is_filter else kernel
+    places, patch, features = prod(gradient[1:3]), prod(kernel[:3]), kernel[3]
+    work = places * features + patch * features + places * patch
+    count = -(-(_TARGET // call.itemsize) // work)
+    if not is_filter and (pictures[0] == 1 or work // _threads() >= _CACHE // call.itemsize):
+        count = 1
+    return count * places * patch * call.itemsize
+
+
+def _norm_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
+    """The output as float32, if it is of float16."""
+    return 4 * prod(out) if call.dtype == "float16" else 0
 
 
 def _reduction(call: Call, inputs: list[Shape], out: Shape) -> int:
@@ -74,8 +147,8 @@ def _reduction(call: Call, inputs: list[Shape], out: Shape) -> int:
 
 
 def _max_pool(call: Call, inputs: list[Shape], out: Shape) -> int:
-    """One byte for each output: where the maximum was (oneDNN)."""
-    return prod(out)
+    """One byte for each output: where the maximum was (oneDNN, which has no float16)."""
+    return prod(out) if call.dtype != "float16" else 0
 
 
 def _max_pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
@@ -90,8 +163,17 @@ _RULES: dict[str, _Rule] = {
     **{op: _reduction for op in ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")},
 }
 
-_ONEDNN_RULES: dict[str, _Rule] = {"MaxPool": _max_pool, "MaxPoolGrad": _max_pool_gradient}
+_CPU_RULES: dict[str, _Rule] = {
+    "MaxPool": _max_pool,
+    "MaxPoolGrad": _max_pool_gradient,
+    "MatMul": _product,
+    "BatchMatMulV2": _product,
+    "BatchMatMulV3": _product,
+    "Conv2DBackpropInput": _convolution_gradient,
+    "Conv2DBackpropFilter": _convolution_gradient,
+    "FusedBatchNormGradV3": _norm_gradient,
+}
 """Of kernels that a CPU alone has."""
 
-WORKSPACE_OPS: Sequence[str] = (*_RULES, *_ONEDNN_RULES)
+WORKSPACE_OPS: Sequence[str] = (*_RULES, *_CPU_RULES)
 """Ops that `workspace` has a rule for; reductions need their second input's constant."""
