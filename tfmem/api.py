@@ -24,18 +24,18 @@ from tfmem.functions import rewrite, steps
 from tfmem.functions.decide import as_devices_are, canonical, plan_devices
 from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import failure_of, is_failure, out_of_memory
-from tfmem.functions.resolve import have_room, polymorphic, requests_of
+from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
+from tfmem.functions.tracing import traced
 from tfmem.functions.watch import watch_of
 from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
 from tfmem.plan import Plan
-from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
 from tfmem.planning.strategy import Strategy
 from tfmem.report.build import explained, report_of
 from tfmem.report.report import Report
-from tfmem.runtime import creation, variables
+from tfmem.runtime import variables
 
 _log = logging.getLogger("tfmem")
 
@@ -179,6 +179,7 @@ class Optimized:
         self.original: Any = polymorphic(function)
         self._options = options
         self._entries: dict[Hashable, Entry] = {}
+        self._accepted: dict[Hashable, tuple[Planned, ...]] = {}
         self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
         self._has_told = False
@@ -256,9 +257,9 @@ class Optimized:
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """Plans for these arguments without running a step or placing a variable.
 
-        The function is traced, which makes the variables that it makes, on the host or on the
-        device. Variables that share a buffer get one each, by a copy: no other thread may update
-        them meanwhile.
+        The next call has this plan if that still fits into what is free. The function is traced,
+        which makes the variables that it makes, on the host or on the device. Variables that share
+        a buffer get one each, by a copy: no other thread may update them meanwhile.
 
         Raises:
           BudgetError: the budget cannot be met.
@@ -266,7 +267,11 @@ class Optimized:
           UnsupportedFunctionError: the function cannot be captured.
           tfmem.Error: there is no such device.
         """
-        return self._planned(args, kwargs).plan
+        known = self._entries.get(signature_of(args, kwargs))
+        if known is None or known.is_stale:
+            known = self._planned(args, kwargs)
+            self._accepted[signature_of(args, kwargs)] = known.planned
+        return known.plan
 
     def report(self, *args: Any, **kwargs: Any) -> Report:
         """What is predicted for these arguments and, after a call with them, what was measured.
@@ -343,9 +348,9 @@ class Optimized:
         _log.info("%s: %s", self.name, entry.plan.summary())
         return entry
 
-    def _forget(self) -> None:
+    def _forget(self, original: Any = None) -> None:
         """Drops every trace: what was traced before variables moved would not find them."""
-        self.original = fresh(self.original)
+        self.original = original or fresh(self.original)
         self._entries.clear()
 
     def _planned(self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = ()) -> Entry:
@@ -355,30 +360,19 @@ class Optimized:
         captured = self._capture(requests, args, kwargs)
         if not planned or planned[0].graph != canonical(captured.graph):
             requests = as_devices_are(captured, requests, self._options)
-            planned, tracing = plan_devices(captured, requests, self._options)
+            accepted = self._accepted.pop(signature_of(args, kwargs), ())
+            planned, tracing = plan_devices(captured, requests, self._options, accepted)
         seconds = time.perf_counter() - start
         watch = watch_of(captured, planned, tracing, self._options)
         return Entry(self.name, captured, planned, seconds, variables.moves(), watch=watch)
 
-    def _capture(
-        self, requests: Sequence[Request], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Captured:
-        first = requests[0]
-        strategy = self._options.strategy or TensorFlowMem()
-        host = first.host if "place" in first.techniques and len(requests) == 1 else ""
-
-        def may_place(nbytes: int) -> bool:
-            return strategy.may_place(nbytes) and creation.has_room(nbytes, host)
-
-        with creation.created_on(host, may_place) as created:
-            concrete = self.original.get_concrete_function(*args, **kwargs)
-        if created and self._options.strategy is None and have_room(created, concrete, first):
-            variables.move_variables(created, first.device)
-            self._forget()
-            concrete = self.original.get_concrete_function(*args, **kwargs)
-        args, kwargs = canonical_arguments(self.original, args, kwargs)
+    def _capture(self, requests: tuple[Request, ...], args: Any, kwargs: Any) -> Captured:
+        original, concrete = traced(self.original, self._options, requests, args, kwargs)
+        if original is not self.original:
+            self._forget(original)
+        args, kwargs = canonical_arguments(original, args, kwargs)
         flat = flat_arguments(concrete, args, kwargs)
-        return capture(concrete, device=first.device, args=flat)
+        return capture(concrete, device=requests[0].device, args=flat)
 
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 from tqdm import tqdm
 
@@ -25,7 +26,7 @@ from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import run_passes
 from tfmem.passes.prune import Prune
 from tfmem.planning import cache
-from tfmem.planning.judge import carry_out
+from tfmem.planning.judge import carry_out, judge
 from tfmem.planning.request import Decision, Request
 from tfmem.planning.search import choose
 from tfmem.runtime import variables
@@ -55,9 +56,14 @@ def as_devices_are(
 
 
 def plan_devices(
-    captured: Captured, requests: Iterable[Request], options: Options
+    captured: Captured,
+    requests: Iterable[Request],
+    options: Options,
+    accepted: Sequence[Planned] = (),
 ) -> tuple[tuple[Planned, ...], Tracing | None]:
     """Plans a function for its scarce devices, one after the other; nothing moves.
+
+    What was accepted for them before is taken again where it still keeps what is asked.
 
     Returns:
       What was decided for each, and the steps to be traced before it is decided anew, if any.
@@ -68,12 +74,15 @@ def plan_devices(
     """
     planned: list[Planned] = []
     graph, tracing = canonical(captured.graph), None
-    for request in requests:
+    for request, before in zip_longest(tuple(requests), accepted):
         if planned:
             plan = planned[-1].plan
             done = passes_of(plan, route_of(plan.device, plan.host))
             graph = run_passes(graph, (*done, Align()), observe)
-        one, tracing = _plan_device(captured, graph, request, options)
+        is_known = before is not None and options.profile != "measured"
+        one = _still_kept(before, captured, graph, request) if is_known else None
+        if one is None:
+            one, tracing = _plan_device(captured, graph, request, options)
         check_host_memory(one.plan)
         planned.append(one)
     return tuple(planned), tracing
@@ -82,6 +91,18 @@ def plan_devices(
 def canonical(graph: Graph) -> Graph:
     """A captured graph in the form that is planned."""
     return run_passes(graph, (Prune(), Align()))
+
+
+def _still_kept(
+    before: Planned, captured: Captured, graph: Graph, request: Request
+) -> Planned | None:
+    """What was decided before, judged for what is free now; None if that is not enough."""
+    as_then = replace(request, room=before.request.room, bytes_beside=before.request.bytes_beside)
+    if before.graph != graph or before.request != as_then:
+        return None
+    found = judge(graph, before.costs, request, before.plan, captured.bodies)
+    is_within = request.budget is None or found.worst_bytes <= request.budget
+    return Planned(graph, before.costs, found, request) if found.fits and is_within else None
 
 
 def _plan_device(

@@ -1,0 +1,51 @@
+"""What was planned for is what the call runs, if it still fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+import tfmem
+from tfmem.functions import decide
+
+
+def chain(x: Any) -> Any:
+    for _ in range(6):
+        x = tf.exp(x * 0.1)
+    return tf.reduce_sum(x)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The requests that a plan was searched for."""
+    found: list[Any] = []
+
+    def choose(graph: Any, costs: Any, request: Any, *rest: Any) -> Any:
+        found.append(request)
+        return real(graph, costs, request, *rest)
+
+    real = decide.choose
+    monkeypatch.setattr(decide, "choose", choose)
+    return found
+
+
+def test_the_call_after_a_plan_has_that_plan(searches: list[Any]) -> None:
+    step, x = tfmem.optimize(chain, budget="64MiB"), tf.ones([2**20])
+    plan = step.plan(x)
+    step(x)
+    assert step.plans == (plan,)
+    assert step.plan(x) == plan
+    assert len(searches) == 1
+
+
+def test_a_plan_that_does_not_fit_any_more_is_made_again(
+    searches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, x = tfmem.optimize(chain, budget="64MiB"), tf.ones([2**20])
+    plan = step.plan(x)
+    monkeypatch.setattr(decide, "bytes_beside", lambda *_: 64 * 2**20 - plan.peak_bytes // 2)
+    with pytest.raises(tfmem.BudgetError, match="others on the device|beside"):
+        step(x)
+    assert len(searches) == 2

@@ -1,0 +1,39 @@
+"""How a function is traced: variables that it makes are made where they have room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfmem.bridge.calls import fresh
+from tfmem.functions.resolve import have_room
+from tfmem.options import Options
+from tfmem.planning.published.tensorflowmem import TensorFlowMem
+from tfmem.planning.request import Request
+from tfmem.runtime import creation, variables
+
+
+def traced(
+    original: Any, options: Options, requests: tuple[Request, ...], args: Any, kwargs: Any
+) -> tuple[Any, Any]:
+    """The concrete function for some arguments, and the tf.function that it is of.
+
+    Where variables may be placed, large ones that it makes are made on the host; if they have room
+    on the device, so that the planner may choose, they move there, and it is traced anew.
+
+    Returns:
+      The tf.function, which is another one if it was traced anew; its concrete function.
+    """
+    first = requests[0]
+    strategy = options.strategy or TensorFlowMem()
+    host = first.host if "place" in first.techniques and len(requests) == 1 else ""
+
+    def may_place(nbytes: int) -> bool:
+        return strategy.may_place(nbytes) and creation.has_room(nbytes, host)
+
+    with creation.created_on(host, may_place) as created:
+        concrete = original.get_concrete_function(*args, **kwargs)
+    if created and options.strategy is None and have_room(created, concrete, first):
+        variables.move_variables(created, first.device)
+        original = fresh(original)
+        concrete = original.get_concrete_function(*args, **kwargs)
+    return original, concrete
