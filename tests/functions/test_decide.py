@@ -46,6 +46,6 @@ def test_a_plan_that_does_not_fit_any_more_is_made_again(
     step, x = tfmem.optimize(chain, budget="64MiB"), tf.ones([2**20])
     plan = step.plan(x)
     monkeypatch.setattr(decide, "bytes_beside", lambda *_: 64 * 2**20 - plan.peak_bytes // 2)
-    with pytest.raises(tfmem.BudgetError, match="others on the device|beside"):
+    with pytest.raises(tfmem.BudgetError, match="beside"):
         step(x)
     assert len(searches) == 2
