@@ -21,6 +21,7 @@ from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
 from tfmem.functions import rewrite, steps
+from tfmem.functions.contents import with_contents
 from tfmem.functions.decide import as_devices_are, canonical, plan_devices
 from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import failure_of, is_failure, out_of_memory
@@ -372,7 +373,7 @@ class Optimized:
             self._forget(original)
         args, kwargs = canonical_arguments(original, args, kwargs)
         flat = flat_arguments(concrete, args, kwargs)
-        return capture(concrete, device=requests[0].device, args=flat)
+        return with_contents(capture(concrete, device=requests[0].device, args=flat))
 
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()

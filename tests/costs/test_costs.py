@@ -14,6 +14,7 @@ from tfmem.graph.bodies import Bodies, Body
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.simulation.callers import with_bodies
+from tfmem.simulation.contents import studied
 
 GRAPH = parse("""
     x = _Arg() [1024] @/device:CPU:0
@@ -24,7 +25,9 @@ GRAPH = parse("""
 
 def priced(graph: Graph, bodies: Bodies) -> Costs:
     device = "/device:CPU:0"
-    return with_bodies(static_costs(graph, flops={}, device=device), graph, bodies, device)
+    found = studied(Body(graph, bodies=bodies), 256)
+    costs = static_costs(found.graph, flops={}, device=device)
+    return with_bodies(costs, found.graph, found.bodies, device)
 
 
 def test_seconds_come_from_operations_or_from_bytes() -> None:
@@ -62,24 +65,34 @@ def test_sizes_are_rounded_up() -> None:
     assert [Costs().allocated(n) for n in (0, 1, 256, 257)] == [0, 256, 256, 512]
 
 
+BODY = """
+    i = _Arg() [2048] @/device:CPU:0
+    x = _Arg() [1024] @/device:CPU:0
+    h = MatMul(i:0, x:0) [4096] @/device:CPU:0
+    j = MatMul(h:0) [2048] @/device:CPU:0
+    return j:0, x:0"""
+CONDITION = """
+    i = _Arg() [2048] @/device:CPU:0
+    x = _Arg() [1024] @/device:CPU:0
+    c = Any(i:0) [1] @/device:CPU:0
+    return c:0"""
+
+
 def test_a_loop_is_charged_what_its_body_takes_beside_its_inputs_and_outputs() -> None:
-    """The loop's variable i is a buffer of its own from the second turn on, x is handed on."""
-    body = parse("""
-        i = _Arg() [2048] @/device:CPU:0
-        x = _Arg() [1024] @/device:CPU:0
-        h = MatMul(i:0, x:0) [4096] @/device:CPU:0
-        j = MatMul(h:0) [2048] @/device:CPU:0
-        return j:0, x:0""")
-    costs = priced(GRAPH, {"w": (Body(body),)})
-    assert costs.workspace["w"] == (2048 + 1024 + 4096 + 2048) - 1024 - (2048 + 1024)
-    branch = parse(str(GRAPH).replace("While", "If"))
-    costs = priced(branch, {"w": (Body(body),)})
-    assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
-    small, large = (Body(body, workspace={"h": nbytes}) for nbytes in (512, 4096))
-    costs = priced(branch, {"w": (small,)})
-    assert costs.workspace["w"] == 4096 + 2048 - (2048 + 1024)
-    costs = priced(branch, {"w": (large,)})
-    assert costs.workspace["w"] == 4096 + 4096 - (2048 + 1024)
+    """What it is given ends with its last reader; x is handed on, and kept by the caller."""
+    costs = priced(GRAPH, {"w": (Body(parse(CONDITION)), Body(parse(BODY)))})
+    assert costs.workspace["w"] == 4096 + 2048 - 2048 - 2048
+
+
+def test_a_branch_is_charged_what_the_largest_takes() -> None:
+    branch = parse(str(GRAPH).replace("While(a:0, x:0)", "If(x:0, a:0, x:0)"))
+    costs = priced(branch, {"w": (Body(parse(BODY)),)})
+    assert costs.workspace["w"] == 4096 - 2048 + 2048 - 2048
+    small, large = (Body(parse(BODY), workspace={"h": nbytes}) for nbytes in (1024, 6144))
+    costs = priced(branch, {"w": (small, small)})
+    assert costs.workspace["w"] == 4096 + 1024 - 2048
+    costs = priced(branch, {"w": (small, large)})
+    assert costs.workspace["w"] == 4096 + 6144 - 2048
 
 
 def test_a_body_is_charged_what_the_bodies_within_it_take() -> None:
@@ -89,12 +102,14 @@ def test_a_body_is_charged_what_the_bodies_within_it_take() -> None:
         y = MatMul(h:0) [1024] @/device:CPU:0
         return y:0""")
     outer = parse("""
+        i = _Arg() [2048] @/device:CPU:0
         x = _Arg() [1024] @/device:CPU:0
         c = If(x:0, x:0) [1024] @/device:CPU:0
-        return c:0""")
+        j = MatMul(c:0) [2048] @/device:CPU:0
+        return j:0, x:0""")
     body = Body(outer, bodies={"c": (Body(inner),)})
-    costs = priced(GRAPH, {"w": (body,)})
-    assert costs.workspace["w"] == 1024 + 1024 + 4096 - (2048 + 1024)
+    costs = priced(GRAPH, {"w": (Body(parse(CONDITION)), body)})
+    assert costs.workspace["w"] == 4096 + 1024 - 2048 - 2048
 
 
 def test_measured_seconds_take_the_place_of_those_from_sizes() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.graphs import DEVICE, graphs, training_chain
-from tfmem.costs.types import SWITCH, Costs
+from tfmem.costs.types import SWITCH, Asked, Costs
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
@@ -17,7 +17,7 @@ from tfmem.simulation.allocator import Bfc
 from tfmem.simulation.liveness import lifetimes
 from tfmem.simulation.program import program
 from tfmem.simulation.replay import Replay
-from tfmem.simulation.requests import most_of, scratch
+from tfmem.simulation.requests import functions, kernel_buffers, most_of
 from tfmem.simulation.simulate import allocate, simulate
 
 MIB = 2**20
@@ -88,7 +88,8 @@ def test_padding_only_adds(graph: Graph) -> None:
 
 def step_of(graph: Graph, costs: Costs) -> Replay:
     steps = program(graph, Plan(device=DEVICE))
-    return Replay(lifetimes(steps, costs.granularity), *scratch(steps, costs))
+    found = lifetimes(steps, costs.granularity)
+    return Replay(found, kernel_buffers(steps, costs), functions(steps, costs))
 
 
 def undisturbed(graph: Graph, costs: Costs, room: int | None = None) -> tuple[int, bool]:
@@ -167,8 +168,8 @@ def test_a_variable_that_a_loop_assigns_moves(end: int, padding: int) -> None:
 
     | v v v v | x |         |    then | 3 3 3 + | x | v v v v | 2 2 |
     """
-    asked = (1, 4 * MIB), (1, end), (2, 3 * MIB), (3, 2 * MIB), (2, 0), (3, 0)
-    assert most_of(asked) == 5 * MIB
+    asked = Asked(((1, 4 * MIB), (1, end), (2, 3 * MIB), (3, 2 * MIB), (2, 0), (3, 0)))
+    assert most_of(asked, given=()) == 5 * MIB
     costs = Costs(requests={"w": asked}, workspace={"w": 5 * MIB - 1024})
     most, _ = undisturbed(LOOP, costs, room=64 * MIB)
     assert most == 4 * MIB + 1024 + 5 * MIB + padding

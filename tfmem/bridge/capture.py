@@ -71,6 +71,7 @@ class Captured:
       shapes: of the arguments, which the sizes hold for.
       workspace: bytes that kernels hold only while they run.
       buffers: the same of kernels that hold several buffers, as in `Costs`.
+      numbers: as of `Body`.
     """
 
     graph: Graph
@@ -90,6 +91,7 @@ class Captured:
     handles: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
     trace: str = ""
     shapes: tuple[tuple[int, ...], ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
     def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
         """Whether this is good for a call, flattened, of a ConcreteFunction.
@@ -158,7 +160,7 @@ def capture(
         ),
         tuple(graphdefs.parse_value(t.name) for t in concrete.outputs),
     )
-    bodies = {n.name: reader.bodies(n) for n in nodes if n.op in BODIES}
+    bodies = reader.all_bodies(n for n in nodes if n.name not in places)
     _refuse_unknown(reader.unknown, concrete)
     must_run = sorted(op.name for op in concrete.graph.control_outputs)
     return Captured(
@@ -179,6 +181,7 @@ def capture(
         handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
         trace=_trace_of(concrete, args or ()),
         shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
+        numbers=reader.numbers,
     )
 
 

@@ -25,6 +25,8 @@ from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef
 from tfmem.bridge.inputs import UNSIZED, Input
 from tfmem.runtime.devices import full_name
 
+_GROUP = "api_implements"
+
 
 def optimize(
     concrete: Any, inputs: Sequence[Input], places: Mapping[str, str], device: str
@@ -54,7 +56,25 @@ def optimize(
     names += [op.name for op in concrete.graph.control_outputs]
     meta_graph.collection_def["train_op"].node_list.value.extend(names)
     known = _machine(gpus())
-    return tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
+    found = tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
+    if _has_chosen(found):
+        graph_def.CopyFrom(found)
+        found = tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
+    return found
+
+
+def _has_chosen(graph_def: GraphDef) -> bool:
+    """Whether calls are left of functions that are one of several for the same purpose.
+
+    Grappler chooses the one for the device and leaves the call as it is; it has done so by now, and
+    inlines what is marked so no more. (tf-keras has such functions for LSTM and GRU.)
+    """
+    functions = {f.signature.name: f for f in graph_def.library.function}
+    called = {n.attr["f"].func.name for n in graph_def.node if "f" in n.attr}
+    chosen = [functions[n] for n in called & functions.keys() if _GROUP in functions[n].attr]
+    for function in chosen:
+        del function.attr[_GROUP]
+    return bool(chosen)
 
 
 def gpus() -> dict[str, Mapping[str, Any]]:

@@ -12,12 +12,14 @@ from tensorflow.python.framework import func_graph as func_graph_lib
 from tensorflow.python.framework import tensor_util
 
 from tfmem.bridge import shapes
-from tfmem.bridge.graphdefs import FuncGraph, GraphDef, parse_value
+from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, parse_value
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, import_graph
+from tfmem.bridge.nesting import Element
 from tfmem.bridge.shapes import Shape
 from tfmem.graph.ir import Value
 
 _MAX_CONSTANT = 64  # elements of a constant that `shapes` may want to see
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def import_sized(
@@ -26,14 +28,16 @@ def import_sized(
     actual: Mapping[str, tf.Tensor],
     known: Mapping[Value, Shape],
     traced: FuncGraph | None = None,
+    taken: Mapping[Value, Element] | None = None,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
     A value that is `known`, or bounded although it depends on data, or whose shape TensorFlow's
-    Python code told the trace, is fed to its readers as if it were an input of that shape. Axes
-    that follow from shapes are constants to their readers. All such shapes are returned with the
-    graph.
+    Python code told the trace, is fed to its readers as if it were an input of that shape; so is
+    what is `taken` out of lists, where inference does not know it. Axes that follow from shapes are
+    constants to their readers. All such shapes are returned with the graph.
     """
+    taken = taken or {}
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
     names = {item.name for item in sized}
     nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
@@ -45,18 +49,25 @@ def import_sized(
     import_graph(graph, nodes, sized)
     fixed: dict[Value, Shape] = {}
     axes = _axes(graph)
-    wanted = {**_bounds(graph), **_told(graph, traced), **known, **_shapes_of(axes)}
+    handles = {value: one.handle for value, one in taken.items() if one.handle is not None}
+    elements: dict[Value, Shape] = {
+        value: one.shape or ()
+        for value, one in taken.items()
+        if value in handles or (one.shape is not None and _is_open(graph, value))
+    }
+    told = {**_told(graph, traced, graph_def.library), **_stacked(graph)}
+    wanted = {**_bounds(graph), **told, **known, **elements, **_shapes_of(axes)}
     while wanted.keys() - fixed.keys():
         fixed = wanted
         extra = [
-            Input(_fixed_name(v), graph.get_tensor_by_name(str(v)).dtype, None, shape)
+            Input(_fixed_name(v), graph.get_tensor_by_name(str(v)).dtype, handles.get(v), shape)
             for v, shape in fixed.items()
             if v not in axes
         ]
         graph = func_graph_lib.FuncGraph("tfmem_sizes")
         import_graph(graph, _reading_inputs(nodes, fixed, axes), [*sized, *extra])
         axes |= _axes(graph)
-        wanted = {**_bounds(graph), **_shapes_of(axes), **fixed}
+        wanted = {**_bounds(graph), **_stacked(graph), **_shapes_of(axes), **fixed}
     return graph, fixed
 
 
@@ -91,18 +102,67 @@ def _bounds(graph: FuncGraph) -> dict[Value, Shape]:
     return result
 
 
-def _told(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
+def _stacked(graph: FuncGraph) -> dict[Value, Shape]:
+    """Shapes of lists that become a tensor, where the number of their elements is known."""
+    result = {}
+    for op in graph.get_operations():
+        if op.type not in ("TensorListStack", "TensorListConcatV2"):
+            continue
+        source = op.inputs[0].op
+        if source.type != "TensorListReserve" or (found := constant(source.inputs[1])) is None:
+            continue
+        count, row = found[0], op.outputs[0].shape[1:]
+        if op.type == "TensorListConcatV2":
+            result[Value(op.name, 1)] = (count,)
+            element = constant(source.inputs[0]) or (-1,)
+            count = count * element[0] if element[0] >= 0 else -1
+        if count >= 0 and row.is_fully_defined():
+            result[Value(op.name)] = (count, *row)
+    return {v: shape for v, shape in result.items() if _is_open(graph, v)}
+
+
+def _is_open(graph: FuncGraph, value: Value) -> bool:
+    return not graph.get_tensor_by_name(str(value)).shape.is_fully_defined()
+
+
+def _told(graph: FuncGraph, traced: FuncGraph | None, library: Any) -> dict[Value, Shape]:
     """Shapes that are open in `graph` and were not while the function was traced (`set_shape`)."""
     if traced is None:
         return {}
     result = {}
     before = {op.name: op for op in traced.get_operations()}
+    functions = {function.signature.name: function for function in library.function}
     for op in graph.get_operations():
-        outputs = [] if op.name not in before else before[op.name].outputs
+        if all(tensor.shape.is_fully_defined() for tensor in op.outputs):
+            continue
+        outputs = _traced_outputs(op, before.get(op.name), traced, functions)
         for i, (tensor, then) in enumerate(zip(op.outputs, outputs, strict=False)):
             if not tensor.shape.is_fully_defined() and (shape := full(then.shape)) is not None:
                 result[Value(op.name, i)] = shape
     return result
+
+
+def _traced_outputs(
+    op: tf.Operation,
+    before: tf.Operation | None,
+    traced: FuncGraph,
+    functions: Mapping[str, FunctionDef],
+) -> list[tf.Tensor]:
+    """A node's outputs as it was traced; none where they are others.
+
+    Grappler gives a call that stays a function of its own, without the outputs that nobody reads.
+    """
+    if before is None or before.type != op.type:
+        return []
+    if len(before.outputs) == len(op.outputs):
+        return list(before.outputs)
+    names = [op.get_attr("f").name, before.get_attr("f").name] if op.type in _CALLS else []
+    if len(names) < 2 or names[0] not in functions or names[1] not in traced._functions:
+        return []
+    now, then = functions[names[0]], traced._functions[names[1]].cached_definition
+    index = {arg.name: i for i, arg in enumerate(then.signature.output_arg)}
+    kept = [index.get(arg.name) for arg in now.signature.output_arg]
+    return [before.outputs[i] for i in kept if i is not None] if None not in kept else []
 
 
 def _reading_inputs(
@@ -164,8 +224,8 @@ def full(shape: tf.TensorShape) -> Shape | None:
 
 
 def constant(tensor: tf.Tensor) -> tuple[int, ...] | None:
-    """Value of a small integer tensor that TensorFlow can tell before the step runs."""
-    if not tensor.dtype.is_integer or not tensor.shape.is_fully_defined():
+    """Value of a small tensor of integers or truths that is known before the step runs."""
+    if not (tensor.dtype.is_integer or tensor.dtype.is_bool) or not tensor.shape.is_fully_defined():
         return None
     if tensor.shape.num_elements() > _MAX_CONSTANT:
         return None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import tensorflow as tf
 
-from tfmem.bridge import kernels, shapes
+from tfmem.bridge import kernels, nesting, shapes
 from tfmem.bridge.graphdefs import (
     BODIES,
     FuncGraph,
@@ -23,11 +23,12 @@ from tfmem.bridge.inference import constant, full, import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, is_variable
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.workspace import WORKSPACE_OPS, workspace
+from tfmem.costs.types import HANDLE_BYTES
 from tfmem.graph import device_names
-from tfmem.graph.bodies import Body
+from tfmem.graph.bodies import BRANCHES, Body
 from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
 
-_FIRST_ARGUMENT = {"If": 1, "StatelessIf": 1, "Case": 1, "StatelessCase": 1}
+_MOST_DIMENSIONS = 8  # of tensors that kernels take
 _STRING_BYTES = 24  # of one element; the text itself, where longer, is not the allocator's
 
 
@@ -42,6 +43,8 @@ class Reader:
 
     Attributes:
       flops: operations of each node that has many.
+      workspace: scratch of each node that takes some.
+      numbers: as of `Body`.
       unknown: values whose size cannot be known, with their op, first causes only.
     """
 
@@ -49,12 +52,15 @@ class Reader:
         self.flops: dict[str, float] = {}
         self.workspace: dict[str, int] = {}
         self.buffers: dict[str, tuple[int, ...]] = {}
+        self.numbers: dict[str, int] = {}
         self.unknown: list[tuple[Value, str]] = []
         self._graph = graph
         self._functions = {f.signature.name: f for f in library.function}
         self._known = known
         self._ops = {op.name: op for op in graph.get_operations()}
         self._unknown_nodes: set[str] = set()
+        self._held = nesting.Known()
+        self._most: dict[Value, int] = {}  # bytes of values of unknown shape that have a bound
 
     def node(self, node_def: NodeDef) -> Node:
         """The node of a NodeDef."""
@@ -75,8 +81,11 @@ class Reader:
             opaque = (shapes.opaque_nbytes(node_def.op, i, outputs) for i in range(len(sizes)))
             sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
         if device_names.is_gpu(node_def.device):
-            for i in kernels.host_outputs(node_def, "GPU"):
-                sizes[i] = 0
+            for i, tensor in enumerate(op.outputs):
+                if tensor.dtype == tf.variant or i in kernels.host_outputs(node_def, "GPU"):
+                    sizes[i] = 0
+        if (number := _number(op)) is not None:
+            self.numbers[node_def.name] = number
         return Node(
             name=node_def.name,
             op=node_def.op,
@@ -119,8 +128,12 @@ class Reader:
     ) -> int:
         is_opaque = op in shapes.OPAQUE_OPS and value.index == 5
         if dtype in UNSIZED or is_opaque:
-            return 0
+            return HANDLE_BYTES if dtype == tf.variant else 0
         if shape is None or None in shape:
+            if op == "TensorListElementShape":
+                self._most[value] = _MOST_DIMENSIONS * int(dtype.size)
+            if value in self._most:
+                return self._most[value]
             if dtype != tf.string:
                 if not any(i.node in self._unknown_nodes for i in inputs):
                     self.unknown.append((value, op))
@@ -155,41 +168,107 @@ class Reader:
                 self.buffers[node_def.name] = scratch
         return shapes.shared_input(call)
 
-    def bodies(self, node_def: NodeDef) -> tuple[Body, ...]:
+    def all_bodies(self, nodes: Iterable[NodeDef]) -> dict[str, tuple[Body, ...]]:
+        """The functions that nodes run, by the node's name.
+
+        Args:
+          nodes: of the graph, in a topological order.
+        """
+        found = {}
+        for node_def in nodes:
+            if node_def.op in BODIES:
+                found[node_def.name] = self._bodies(node_def)
+                continue
+            op, values = self._ops[node_def.name], self._values(node_def)
+            for value, element in nesting.taken(node_def, self._held):
+                self._held.add(value, element.held)
+            held = nesting.made(op, self._held, values, self._known, self._most)
+            self._held.add(Value(op.name), held or nesting.passed_on(node_def, self._held))
+        return found
+
+    def _values(self, node_def: NodeDef) -> list[Value]:
+        return [parse_value(text) for text in node_def.input if text[0] != "^"]
+
+    def _bodies(self, node_def: NodeDef) -> tuple[Body, ...]:
         """The functions that a While, If, Case or call runs."""
-        op = self._ops[node_def.name]
-        arguments = list(op.inputs)[_FIRST_ARGUMENT.get(node_def.op, 0) :]
-        result = []
+        first = int(node_def.op in BRANCHES)
+        arguments = list(self._ops[node_def.name].inputs)[first:]
+        values = self._values(node_def)[first:]
+        result: list[Body] = []
         for attr in BODIES[node_def.op]:
             value = node_def.attr[attr]
             for function in value.list.func or (value.func,):
                 if function.name in self._functions:
                     definition = self._functions[function.name]
-                    result.append(self._body(definition, arguments, node_def))
+                    held = [self._held.get(one, len(result)) for one in values]
+                    body, returned = self._body(definition, arguments, held, node_def)
+                    for index, one in enumerate(returned):
+                        self._held.add(Value(node_def.name, index), one, len(result))
+                    result.append(body)
         return tuple(result)
 
-    def _body(self, function: FunctionDef, arguments: list[tf.Tensor], caller: NodeDef) -> Body:
+    def _body(
+        self,
+        function: FunctionDef,
+        arguments: list[tf.Tensor],
+        held: Sequence[nesting.Held | None],
+        caller: NodeDef,
+    ) -> tuple[Body, list[nesting.Held | None]]:
+        """A function, and what its outputs hold, for arguments that hold something."""
         graph_def, outputs = body_graph_def(function)
-        inputs = [
-            _argument(arg.name, tensor)
-            for arg, tensor in zip(function.signature.input_arg, arguments, strict=True)
-        ]
+        names = [arg.name for arg in function.signature.input_arg]
+        inputs = [_argument(*one) for one in zip(names, arguments, strict=True)]
+        known = nesting.Known()
+        for arg_name, one in zip(names, held, strict=True):
+            known.add(Value(arg_name), one)
         places = {node.name: node.device or caller.device for node in graph_def.node}
-        graph, fixed = import_sized(graph_def, inputs, {}, {})
+        nodes = topological(graph_def.node)
+        taken = nesting.popped(nodes, known)
+        graph, fixed = import_sized(graph_def, inputs, {}, {}, taken=taken)
         for node in graph_def.node:
             node.device = places[node.name]
         reader = Reader(graph, _Library(self._functions.values()), fixed)
+        reader._held = known
+        reader._most |= {v: one.nbytes for v, one in taken.items() if one.nbytes is not None}
         arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)
-        nodes = topological(graph_def.node)
         body = Graph(
             (*arg_nodes, *map(reader.node, nodes)),
             tuple(map(parse_value, outputs)),
         )
-        bodies = {node.name: reader.bodies(node) for node in nodes if node.op in BODIES}
-        name = caller.name
+        bodies, name = reader.all_bodies(nodes), caller.name
         self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
         self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
-        return Body(body, function.signature.name, reader.flops, reader.workspace, bodies)
+        made = Body(
+            graph=body,
+            function=function.signature.name,
+            flops=reader.flops,
+            workspace=reader.workspace,
+            bodies=bodies,
+            numbers=reader.numbers,
+            returns=body.outputs,
+        )
+        return made, [reader._held.get(value) for value in body.outputs]
+
+
+_ROWS = {
+    "TensorListFromTensor": 0,
+    "TensorListScatter": 0,
+    "TensorListScatterV2": 0,
+    "TensorListScatterIntoExistingList": 1,
+    "TensorListSplit": 2,
+}
+"""Ops that put the rows of a tensor in a list; which input has as many rows."""
+
+
+def _number(op: tf.Operation) -> int | None:
+    """The number that an op gives, if it gives one that is known; how many rows one that lists."""
+    if op.type in _ROWS:
+        shape = op.inputs[_ROWS[op.type]].shape
+        return int(shape[0]) if shape.rank and shape[0] is not None else None
+    if len(op.outputs) != 1 or op.outputs[0].shape.num_elements() != 1:
+        return None
+    found = constant(op.outputs[0])
+    return found[0] if found else None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -26,6 +26,7 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph as func_graph_lib
 
+from tfmem.bridge import branches
 from tfmem.bridge.calls import with_defaults
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, NodeDef
@@ -104,11 +105,14 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
     library = dict(captured.library)
     for name, (before, after) in bodies.items():
         library[name] = _rewritten_body(library[name], before, after)
-    for function in _clone_functions(library, bodies, new_names):
+    for function in _clone_functions(library, new_names):
         func_graph._add_function(function)
 
     graph_def = _graph_def(captured, graph)
-    _one_iteration_at_a_time(graph_def.node, bodies)
+    for made in branches.hold_together(graph_def.node):
+        made.device = graph.by_name[made.name.rpartition("/")[0]].device
+        graph_def.node.append(made)
+    _one_iteration_at_a_time(graph_def.node)
     _rename_functions(graph_def.node, new_names)
     placeholders = import_graph(func_graph, graph_def, captured.inputs)
     tensors = {item.name: t for item, t in zip(captured.inputs, placeholders, strict=True)}
@@ -200,9 +204,7 @@ def _tensor(graph: FuncGraph, inputs: Mapping[str, tf.Tensor], value: Value) -> 
 # Functions that nodes refer to.
 
 
-def _clone_functions(
-    library: Mapping[str, FunctionDef], ordered: Container[str], new_names: Mapping[str, str]
-) -> list[Any]:
+def _clone_functions(library: Mapping[str, FunctionDef], new_names: Mapping[str, str]) -> list[Any]:
     """Registers the functions under names of their own; they live as long as what is returned.
 
     Grappler's version of a function may bear the name of the original, which is registered too.
@@ -213,7 +215,7 @@ def _clone_functions(
         clone.CopyFrom(function)
         clone.signature.name = new_names[name]
         _keep_from_folding(clone.node_def)
-        _one_iteration_at_a_time(clone.node_def, ordered)
+        _one_iteration_at_a_time(clone.node_def)
         _rename_functions(clone.node_def, new_names)
         no_types = function_type_lib.FunctionType([])
         result.append(atomic_function.from_function_def(clone, no_types))
@@ -243,13 +245,14 @@ def _rewritten_body(function: FunctionDef, before: Graph, after: Graph) -> Funct
             node_def.attr["_tfmem_id"].i = serial
         node_def.name = node.name
         node_def.input.extend(f"^{name}" for name in node.after)
+    made.node_def.extend(branches.hold_together(made.node_def, in_function=True))
     return made
 
 
-def _one_iteration_at_a_time(nodes: Iterable[NodeDef], ordered: Container[str]) -> None:
-    """Iterations of a loop whose body has an order may not overlap; TensorFlow runs ten at once."""
+def _one_iteration_at_a_time(nodes: Iterable[NodeDef]) -> None:
+    """Turns of a loop may not overlap, as was planned for; TensorFlow runs ten or more at once."""
     for node in nodes:
-        if node.op in ("While", "StatelessWhile") and node.attr["body"].func.name in ordered:
+        if node.op in ("While", "StatelessWhile"):
             node.attr["parallel_iterations"].i = 1
 
 

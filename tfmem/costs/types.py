@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 GRAIN = 256
 """The allocator rounds each request up to a multiple of so many bytes."""
+
+HANDLE_BYTES = 64
+"""Bytes of TensorFlow's own: a scalar of type variant, which refers to a list or an optional."""
 
 Requests = tuple[tuple[int, int], ...]
 """What is asked of an allocator, in order: (number of a buffer, bytes); 0 or `SWITCH` ends it."""
 
 SWITCH = -1
 """In the place of bytes: a variable of the caller adopts the buffer, and gives its own back."""
+
+
+class Asked(NamedTuple):
+    """What the functions that a node runs ask of an allocator, in order.
+
+    Attributes:
+      events: the requests. What was there before is not asked for, and may end.
+      made: (number, output, part) of each buffer that is the node's output afterwards, or the part
+        of a stash, which count behind its outputs.
+      given: (number, node, output, part, bytes) of each buffer that was there before and may end:
+        it does if nobody else needs it.
+    """
+
+    events: Requests
+    made: tuple[tuple[int, int, int], ...] = ()
+    given: tuple[tuple[int, str, int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -31,7 +51,7 @@ class Costs:
         from 1 (they share the link) to 2 (each way is a link of its own).
       granularity: every buffer takes a multiple of this many bytes on the device.
       requests: what the functions that a node runs ask of the allocator, by the node's name; what
-        that is above the node's outputs is its workspace.
+        that is above the node's outputs is its workspace, below nothing where they are less.
       host_seconds: time each node runs if it is on the host; absent means as long as on the device.
       buffers: of nodes whose workspace is several buffers, the bytes of each in the order in which
         they are asked for, with a 0 where the outputs are.
@@ -45,7 +65,7 @@ class Costs:
     contention: float = 0.0
     duplex: float = 2.0
     granularity: int = GRAIN
-    requests: Mapping[str, Requests] = field(default_factory=dict)
+    requests: Mapping[str, Asked] = field(default_factory=dict)
     host_seconds: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 

@@ -17,6 +17,7 @@ from tfmem.passes.transfer import Route
 from tfmem.plan import Plan
 from tfmem.planning.nested import charge
 from tfmem.runtime import heap, variables
+from tfmem.simulation.program import program
 from tfmem.simulation.simulate import layout
 
 _log = logging.getLogger("tfmem")
@@ -30,19 +31,29 @@ def rewritten_graph(entry: Entry) -> Graph:
 
 
 def rewritten_bodies(entry: Entry) -> dict[str, tuple[Graph, Graph]]:
-    """The bodies that plans change, by their function's name: as they were, as they are to be."""
+    """All bodies by their function's name: as they were, as they are to be.
+
+    Those that no plan changes get the order in which they were replayed, for the executor's own
+    varies.
+    """
     made: dict[str, tuple[Graph, Graph]] = {}
-    for one in entry.planned:
+    for one in reversed(entry.planned):
         made |= _rewritten_bodies(entry.captured.bodies, one.plan)
     return made
 
 
 def _rewritten_bodies(bodies: Bodies, plan: Plan) -> dict[str, tuple[Graph, Graph]]:
     made = {}
-    for one in plan.bodies:
-        body = bodies[one.node][one.branch]
-        made[body.function] = body.graph, run_passes(body.graph, passes_of(one.plan), observe)
-        made |= _rewritten_bodies(body.bodies, one.plan)
+    planned = {(one.node, one.branch): one.plan for one in plan.bodies}
+    for name, functions in bodies.items():
+        for branch, body in enumerate(functions):
+            inner = planned.get((name, branch))
+            if inner is None:
+                names = program(body.graph, Plan()).names
+                inputs = (node.name for node in body.graph.nodes if node.is_input)
+                inner = Plan(order=(*inputs, *names), device=plan.device)
+            made[body.function] = body.graph, run_passes(body.graph, passes_of(inner), observe)
+            made |= _rewritten_bodies(body.bodies, inner)
     return made
 
 

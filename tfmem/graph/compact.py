@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tfmem.errors import Error
 from tfmem.graph import ops
-from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
+from tfmem.graph.ir import ARG, NOTHING, VARIABLE, Graph, Node, Value
 
 PLAIN, VIEW, READ, UPDATE, ASSIGN, KEPT, HANDLE = range(7)
 """What a node does with buffers: makes new ones (taking inputs over where it may), gives out an
@@ -27,11 +27,12 @@ class Compact:
       names: name of each node.
       priced: name under which `Costs` has each node: a clone's is its original's.
       number: number of each node by its name.
-      first: number of each node's first value; one more at the end.
+      first: number of each node's first value, its stashes behind its outputs; one more at the end.
       nbytes: exact size of each value; for a VARIABLE node's output that of the variable.
       uses: how many times each value is read, counting each edge and each return.
       returned: which values are outputs of the function, as a set of numbers.
-      reads: values each node reads, one entry for each edge; handles of variables left out.
+      reads: values each node reads, one entry for each edge, handles of variables left out; and
+        what these refer to.
       kind: PLAIN, VIEW, READ, UPDATE, ASSIGN, KEPT or HANDLE.
       source: the value whose buffer a VIEW gives out or an ASSIGN adopts, else -1.
       takes: for PLAIN nodes, values whose buffer an output may take over, in order of preference.
@@ -45,6 +46,8 @@ class Compact:
       is_input: whether each node is an input of the function.
       may_repeat: whether running each node once more changes nothing and gives the same.
       producer: node of each value.
+      stashes: parts of each value that is a stash (see `Stash`).
+      pinned: values that others refer to: nothing is freed by computing them again.
     """
 
     names: list[str] = field(default_factory=list)
@@ -68,6 +71,8 @@ class Compact:
     is_input: list[bool] = field(default_factory=list)
     may_repeat: list[bool] = field(default_factory=list)
     producer: list[int] = field(default_factory=list)
+    stashes: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    pinned: set[int] = field(default_factory=set)
 
     def value(self, number: int) -> Value:
         """The value of this number."""
@@ -95,6 +100,7 @@ def compact(graph: Graph) -> Compact:
     """The compact form of a graph; `Graph.form` makes it once and keeps it."""
     made = Compact()
     handles: dict[int, int] = {}  # value number -> variable it is a handle of
+    references = _References(made)
     for node in graph.nodes:
         made.number[node.name] = len(made.names)
         made.names.append(node.name)
@@ -102,9 +108,11 @@ def compact(graph: Graph) -> Compact:
         made.is_input.append(node.is_input)
         made.may_repeat.append(not ops.facts_of(node.op).is_stateful)
         _add_values(made, node, handles)
-        _add_node(made, node, handles)
-    made.returned = {v for v in map(made.number_of, graph.outputs) if v not in handles}
-    _count_uses(made, map(made.number_of, graph.outputs))
+        _add_node(made, node, handles, references)
+        references.add(node)
+    outputs = references.read(map(made.number_of, graph.outputs))
+    made.returned = {v for v in outputs if v not in handles}
+    _count_uses(made, outputs)
     made.successors = [[] for _ in made.names]
     for node_number, before in enumerate(made.predecessors):
         for other in before:
@@ -114,15 +122,62 @@ def compact(graph: Graph) -> Compact:
 
 def _add_values(made: Compact, node: Node, handles: dict[int, int]) -> None:
     number, first = len(made.names) - 1, made.first[-1]
-    made.first.append(first + len(node.nbytes))
-    made.producer.extend([number] * len(node.nbytes))
+    made.first.append(first + len(node.nbytes) + len(node.stashes))
+    made.producer.extend([number] * (made.first[-1] - first))
     made.nbytes.extend(node.nbytes)
+    for stash in node.stashes:
+        made.stashes[len(made.nbytes)] = stash.parts
+        made.nbytes.append(stash.nbytes)
     if node.op == VARIABLE:
         handles[first] = len(made.variable_nodes)
         made.variable_nodes.append(number)
 
 
-def _add_node(made: Compact, node: Node, handles: dict[int, int]) -> None:
+class _References:
+    """What values refer to, without being it.
+
+    Attributes:
+      same: for an output that is another value's buffer, that value.
+      held: for any other output that refers to values, these.
+    """
+
+    def __init__(self, made: Compact) -> None:
+        self.made = made
+        self.same: dict[int, int] = {}
+        self.held: dict[int, dict[int, None]] = {}
+
+    def add(self, node: Node) -> None:
+        """Notes what the outputs of the node that was added last refer to."""
+        made, first = self.made, self.made.first[-2]
+        for stash_number, stash in enumerate(node.stashes, first + len(node.nbytes)):
+            for output in stash.outputs:
+                self.held.setdefault(first + output, {})[stash_number] = None
+        for output, value in node.holds:
+            target = self._target(value)
+            self.held.setdefault(first + output, {})[target] = None
+            self.held[first + output] |= self.held.get(target, {})
+        for output, value in node.same:
+            made.nbytes[first + output] = 0
+            if value != NOTHING:
+                self.same[first + output] = self._target(value)
+        if made.kind[-1] == VIEW and made.source[-1] in self.held:
+            for output in range(len(node.nbytes)):
+                self.held[first + output] = self.held[made.source[-1]]
+
+    def _target(self, value: Value) -> int:
+        number = self.made.first[self.made.number[value.node]] + value.index
+        number = self.same.get(number, number)
+        self.made.pinned.add(number)
+        return number
+
+    def read(self, values: Iterable[int]) -> list[int]:
+        """The values whose buffers are read with these, behind them what they refer to."""
+        read = [self.same.get(value, value) for value in values]
+        more = dict.fromkeys(held for value in read for held in self.held.get(value, ()))
+        return [*read, *more]
+
+
+def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _References) -> None:
     facts = ops.facts_of(node.op)
     try:
         inputs = [made.first[made.number[value.node]] + value.index for value in node.inputs]
@@ -133,6 +188,7 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int]) -> None:
             "put the nodes in a topological order"
         ) from error
     made.predecessors.append(tuple(before))
+    inputs = [references.same.get(value, value) for value in inputs]
     touched = tuple(handles[inputs[i]] for i in facts.writes if inputs[i] in handles)
     if not touched and facts.reads is not None and inputs[facts.reads] in handles:
         touched = (handles[inputs[facts.reads]],)
@@ -147,7 +203,7 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int]) -> None:
         handles[made.first[-2]] = handles[source]
     made.kind.append(kind)
     made.source.append(source if kind in (VIEW, ASSIGN) else -1)
-    made.reads.append(tuple(v for v in inputs if v not in handles))
+    made.reads.append(tuple(v for v in references.read(inputs) if v not in handles))
     _add_outputs(made, kind, facts, inputs)
 
 
@@ -164,7 +220,7 @@ def _kind_of(
     if touched and facts.is_sparse:
         return PLAIN, -1  # in place whoever reads: copy-on-read leaves the variable its own buffer
     if node.op in (ARG, "Const"):
-        return KEPT, -1
+        return (PLAIN if node.is_owned else KEPT), -1
     if touched and node.op == "AssignVariableOp":
         return ASSIGN, inputs[1]
     if touched and facts.writes:

@@ -32,6 +32,31 @@ class Value(NamedTuple):
         return f"{self.node}:{self.index}"
 
 
+NOTHING = Value("")
+"""What has no memory that is counted in this graph, such as the contents of a caller's variable."""
+
+
+class Stash(NamedTuple):
+    """Memory that outputs of a node refer to without being it: elements of lists and optionals.
+
+    It counts as one more output of the node, behind those that it has, and lives as long as what
+    refers to it.
+
+    Attributes:
+      parts: its buffers in the order in which they are made, as runs of equal ones: (bytes as
+        allocated, how many).
+      outputs: indices of the node's outputs that refer to it.
+    """
+
+    parts: tuple[tuple[int, int], ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its buffers."""
+        return sum(nbytes * number for nbytes, number in self.parts)
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One operation.
@@ -46,6 +71,12 @@ class Node:
       origin: for a node made by a pass, the captured node it is a clone or a copy of; else "".
       shares: index of the input whose buffer all outputs share, where that depends on attributes
         (a slice along the first dimension); None where `ops` knows it from the op type.
+      stashes: memory that its outputs refer to, made by it or by the functions that it runs.
+      holds: (index of an output, value) for each value, or stash of a node, that an output refers
+        to, other than its own stashes.
+      same: (index of an output, value) for each output that is the buffer of an older value, or
+        stash, or `NOTHING`, and has none of its own.
+      is_owned: for an input, whether nobody else holds it: it then dies with its last reader.
     """
 
     name: str
@@ -56,6 +87,10 @@ class Node:
     device: str = ""
     origin: str = ""
     shares: int | None = None
+    stashes: tuple[Stash, ...] = ()
+    holds: tuple[tuple[int, Value], ...] = ()
+    same: tuple[tuple[int, Value], ...] = ()
+    is_owned: bool = False
 
     @property
     def is_input(self) -> bool:

@@ -107,6 +107,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         repr(costs.granularity),
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),
+        repr([(n.name, n.stashes, n.holds, n.same) for n in graph.nodes if n.stashes or n.holds]),
         repr((request.device, request.host, request.budget, request.room, request.max_slowdown)),
         repr((sorted(request.techniques), request.bytes_beside, request.bytes_unforeseen)),
         *_texts(bodies or {}),
@@ -121,4 +122,6 @@ def _texts(bodies: Bodies) -> Iterator[str]:
         for body in functions:
             yield f"{caller} {sorted(body.workspace.items())} {sorted(body.flops.items())}"
             yield str(body.graph)
+            yield repr((body.arguments, sorted(body.numbers.items())))
+            yield repr([(n.name, n.stashes, n.holds, n.same) for n in body.graph.nodes])
             yield from _texts(body.bodies)

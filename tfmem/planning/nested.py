@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tfmem.costs.types import Costs
 from tfmem.graph.bodies import Bodies, Body
-from tfmem.graph.ir import Graph, Node
+from tfmem.graph.ir import Graph
 from tfmem.plan import BodyPlan, Plan
-from tfmem.simulation.callers import body_costs, body_requests, inputs_shared, with_requests
-from tfmem.simulation.liveness import lifetimes
-from tfmem.simulation.program import program
+from tfmem.simulation.callers import asked_of, body_costs, with_requests
+from tfmem.simulation.requests import most_of
 from tfmem.simulation.simulate import simulate
 
 
@@ -34,6 +33,7 @@ def plan_bodies(
     costs: Costs,
     bodies: Bodies,
     room: Mapping[str, int | None],
+    device: str,
     plan: Callable[[Body, int | None], Plan],
 ) -> tuple[BodyPlan, ...]:
     """Plans each body that takes memory of its own.
@@ -44,26 +44,38 @@ def plan_bodies(
       bodies: of each node.
       room: bytes that a caller may take beside its inputs and outputs; None for no bound. Nodes
         that are not named keep their bodies.
+      device: full name of the device.
       plan: makes a body's plan for a budget.
     """
     made = []
     for name, functions in bodies.items():
-        if name not in room or not costs.workspace.get(name):
+        if name not in room or name not in costs.requests:
             continue
         for branch, body in enumerate(functions):
             free = room[name]
-            elsewhere = _elsewhere(graph.by_name[name], body, costs)
-            found = plan(body, None if free is None else max(1, free + elsewhere))
+            beside = _beside(graph, name, functions, branch, costs, device)
+            found = plan(body, None if free is None else max(1, free + beside))
             if not found.is_noop:
                 made.append(BodyPlan(name, branch, found))
     return tuple(made)
 
 
-def _elsewhere(caller: Node, body: Body, costs: Costs) -> int:
-    """Bytes of a body that count as its caller's inputs and outputs already."""
-    found = lifetimes(program(body.graph, Plan()), costs.granularity)
-    shared = int(found.nbytes[sorted(inputs_shared(caller, body, found))].sum())
-    return shared + sum(map(costs.allocated, caller.nbytes))
+def _beside(
+    graph: Graph, name: str, functions: Sequence[Body], branch: int, costs: Costs, device: str
+) -> int:
+    """By how much a body's own peak is above what its caller takes above its outputs.
+
+    The body counts what it is given, which is there before; the caller counts what other turns of a
+    loop keep, and what they give back.
+    """
+    body = functions[branch]
+    alone = simulate(body.graph, costs_of(body, costs, device), Plan()).peak_bytes
+    asked = asked_of(graph, name, functions, costs.granularity, {}, branch)
+    form = graph.form
+    node = form.number[name]
+    outputs = form.nbytes[form.first[node] : form.first[node + 1]]
+    given = frozenset(one for one, *_ in asked.given)
+    return alone - most_of(asked, given) + sum(map(costs.allocated, outputs))
 
 
 def charge(
@@ -73,18 +85,11 @@ def charge(
     if not plans:
         return costs
     planned = {(one.node, one.branch): one.plan for one in plans}
-    seconds, asked = dict(costs.seconds), {}
-    for name in {one.node for one in plans}:
-        chosen = [planned.get((name, branch), Plan()) for branch in range(len(bodies[name]))]
-        asked[name] = [
-            body_requests(graph.by_name[name], body, _costs_within(body, costs, plan, device), plan)
-            for body, plan in zip(bodies[name], chosen, strict=True)
-        ]
+    callers = {one.node for one in plans}
+    made = with_requests(costs, graph, {name: bodies[name] for name in callers}, planned)
+    seconds = dict(costs.seconds)
+    for name in callers:
+        chosen = (planned.get((name, branch), Plan()) for branch in range(len(bodies[name])))
         slowdown = max(one.step_seconds / (one.baseline_step_seconds or 1.0) for one in chosen)
         seconds[name] = seconds.get(name, 0.0) * max(1.0, slowdown)
-    return replace(with_requests(costs, graph, asked), seconds=seconds)
-
-
-def _costs_within(body: Body, costs: Costs, plan: Plan, device: str) -> Costs:
-    """Prices of a body's nodes, what is planned for its own bodies included."""
-    return charge(body.graph, costs_of(body, costs, device), body.bodies, plan.bodies, device)
+    return replace(made, seconds=seconds)

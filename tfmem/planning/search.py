@@ -85,7 +85,7 @@ def _planned(
         if request.budget is not None and bodies:
             free = room_beside(graph, costs, request.device, request.budget)
             room = {name: int(free[name] * share) for name in bodies if name in free}
-        planned = plan_bodies(graph, costs, bodies, room, inner.plan)
+        planned = plan_bodies(graph, costs, bodies, room, request.device, inner.plan)
         charged = charge(graph, costs, bodies, planned, request.device)
         if charged in tried:
             continue

@@ -21,7 +21,7 @@ of the nodes that run on the device, both ends included. The rules, as TensorFlo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +48,7 @@ class Lifetimes:
       takeovers: for a buffer that was taken over, (position, value number) of each new owner.
       variables: for each variable, its buffer before the step and that after it.
       returned: buffers of what the function returns.
+      buffers: of each value; -1 for none.
     """
 
     program: Program
@@ -59,11 +60,15 @@ class Lifetimes:
     takeovers: Mapping[int, Sequence[tuple[int, int]]]
     variables: Sequence[tuple[int, int]] = ()
     returned: frozenset[int] = frozenset()
+    buffers: Sequence[int] = ()
 
     def is_input(self, buffer: int) -> bool:
-        """Whether a buffer was there before the step: a function input's or a variable's."""
+        """Whether a buffer was there before the step, and stays: an input's or a variable's."""
         form, number = self.program.graph, int(self.owner[buffer])
-        return number < len(form.producer) and form.is_input[form.producer[number]]
+        if number >= len(form.producer):
+            return False
+        node = form.producer[number]
+        return form.is_input[node] and form.kind[node] != PLAIN
 
     def is_constant(self, buffer: int) -> bool:
         """Whether a buffer is a constant's, which is made once, before the first step."""
@@ -126,7 +131,7 @@ def lifetimes(
         taken over only if no other reader of it can still be running; where each buffer lies is
         still that of the strict order.
     """
-    replay = _Replay(program, granularity, window)
+    replay = Liveness(program, granularity, window)
     nodes, position = len(program.graph.names), 0
     is_input, on_host, held = program.graph.is_input, program.on_host, held or {}
     for step in program.sequence:
@@ -141,8 +146,14 @@ def lifetimes(
     return replay.finish()
 
 
-class _Replay:
-    """The state of a replay: who refers to which buffer, and what has been seen of each."""
+class Liveness:
+    """The state of a replay: who refers to which buffer, and what has been seen of each.
+
+    Attributes:
+      shared: buffers that somebody outside of the program holds, too: nothing takes them over.
+    """
+
+    shared: Container[int] = ()
 
     def __init__(self, program: Program, granularity: int, window: int) -> None:
         self.program, self.graph, self.uses = program, program.graph, program.uses
@@ -236,7 +247,8 @@ class _Replay:
         for value in self.graph.takes[node]:
             buffer = self.buffer[self._now(node, reads, value) if is_changed else value]
             disturbed = self.disturbed.get(buffer, -self.window)
-            if self.refs[buffer] == 1 and disturbed <= self.position - self.window:
+            is_last = self.refs[buffer] == 1 and buffer not in self.shared
+            if is_last and disturbed <= self.position - self.window:
                 break
         else:
             return -1
@@ -291,4 +303,5 @@ class _Replay:
             np.array(self.on_host, np.bool_), self.takeovers,
             tuple(zip(self.initial, self.variable, strict=True)),
             frozenset(self.buffer[value] for value in self.graph.returned),
+            tuple(self.buffer),
         )  # fmt: skip

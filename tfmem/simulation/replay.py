@@ -25,10 +25,10 @@ from math import ceil
 
 import numpy as np
 
-from tfmem.costs.types import GRAIN, SWITCH, Requests
+from tfmem.costs.types import GRAIN, SWITCH, Asked, Requests
 from tfmem.simulation.allocator import Bfc, Chunk
 from tfmem.simulation.liveness import Lifetimes
-from tfmem.simulation.requests import on_device, requests
+from tfmem.simulation.requests import on_device, parts_of, requests
 
 # Constants of the replay; what others do to predictions is measured by
 # `python -m models.bench.constants` (docs/measured/constants.md).
@@ -99,7 +99,7 @@ class Replay:
         self,
         lifetimes: Lifetimes,
         workspace: Sequence[tuple[int, ...]],
-        within: Mapping[int, Requests],
+        within: Mapping[int, Asked],
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
         sizes = self._sizes = lifetimes.nbytes.tolist()
@@ -114,6 +114,8 @@ class Replay:
         self._callers = [b for b in self._given if b in variables and b not in self._renewed]
         held = {*self._given, *self._constants}
         self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
+        parts = parts_of(lifetimes)
+        self._returned = [one for b in self._outputs for one in _numbers(b, parts)]
 
     def grown(self, count: int, steps: int) -> Allocation:
         """Runs steps in so many processes whose allocators grow without a limit."""
@@ -268,7 +270,7 @@ class Replay:
             if renews:
                 for chunk in returned:
                     pool.release(chunk)
-                returned = [chunks.pop(b) for b in self._outputs]
+                returned = [chunks.pop(number) for number in self._returned]
                 self._renew_arguments(pool, chunks)
         return peaks
 
@@ -301,6 +303,14 @@ class Replay:
                 chunks[like[0]], chunks[number] = chunks[number], chunks[like[0]]
             pool.release(chunks.pop(number))
         return most
+
+
+def _numbers(buffer: int, parts: Mapping[int, tuple[int, Sequence[int]]]) -> Sequence[int]:
+    """The numbers under which a buffer is asked for: its own, or those of its parts."""
+    if buffer not in parts:
+        return (buffer,)
+    first, sizes = parts[buffer]
+    return range(first, first + len(sizes))
 
 
 def _without(room: Sequence[int], taken: int) -> Iterator[int]:

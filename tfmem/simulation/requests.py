@@ -6,7 +6,8 @@ from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
-from tfmem.costs.types import SWITCH, Costs, Requests
+from tfmem.costs.types import SWITCH, Asked, Costs, Requests
+from tfmem.graph.compact import Compact
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.program import Program
 
@@ -14,7 +15,7 @@ from tfmem.simulation.program import Program
 def requests(
     lifetimes: Lifetimes,
     workspace: Sequence[tuple[int, ...]],
-    within: Mapping[int, Requests],
+    within: Mapping[int, Asked],
     *,
     held: Container[int] = (),
     kept: Container[int] = (),
@@ -22,7 +23,8 @@ def requests(
     """What one step asks for.
 
     A node's workspace is asked for after its outputs, but what comes before a 0 among its buffers,
-    and given back before its inputs. A node that runs functions has its outputs from them.
+    and given back before its inputs. A node that runs functions has its outputs from them, and they
+    give back those of its inputs that it is the last to read. A stash is asked for in its parts.
 
     Args:
       lifetimes: when each buffer begins and ends.
@@ -31,34 +33,152 @@ def requests(
       held: buffers that are there before the step.
       kept: buffers that stay after it.
     """
-    sizes = lifetimes.nbytes.tolist()
-    renewed = {after for before, after in lifetimes.variables if before != after}
-    begins: list[list[int]] = [[] for _ in range(max(1, len(lifetimes.program.order)))]
-    ends: list[list[int]] = [[] for _ in begins]
-    inputs: list[int] = []
-    for b in on_device(lifetimes):
-        if b not in held:
-            is_there = lifetimes.is_input(b) and b not in renewed
-            (inputs if is_there else begins[lifetimes.start[b]]).append(b)
-        if b not in kept:
-            ends[lifetimes.end[b]].append(b)
-    made, beyond = [(b, sizes[b]) for b in inputs], len(sizes)
-    adopted = {
-        after for before, after in lifetimes.variables if before != after and not sizes[before]
-    }
-    for position, (starting, ending) in enumerate(zip(begins, ends, strict=True)):
-        made += [(beyond + number, nbytes) for number, nbytes in within.get(position, ())]
-        scratch = workspace[position] if position < len(workspace) else ()
-        if position in within or not scratch:
-            scratch = (0,)
-        held_there = [(beyond + number, nbytes) for number, nbytes in enumerate(scratch)]
-        outputs_at = scratch.index(0) if 0 in scratch else 0
-        made += held_there[:outputs_at]
-        made += [(b, sizes[b]) for b in starting]
-        made += [one for one in held_there[outputs_at:] if one[1]]
-        made += [(number, 0) for number, nbytes in held_there if nbytes]
-        made += [(b, SWITCH if b in adopted else 0) for b in ending]
-    return tuple(made)
+    return _Step(lifetimes, workspace, within, held, kept).run()
+
+
+class _Step:
+    """The requests of one step, as they are collected."""
+
+    def __init__(
+        self,
+        lifetimes: Lifetimes,
+        workspace: Sequence[tuple[int, ...]],
+        within: Mapping[int, Asked],
+        held: Container[int],
+        kept: Container[int],
+    ) -> None:
+        self.lifetimes, self.workspace, self.within = lifetimes, workspace, within
+        self.sizes: list[int] = lifetimes.nbytes.tolist()
+        count = max(1, len(lifetimes.program.order))
+        self.begins: list[list[int]] = [[] for _ in range(count)]
+        self.ends: list[list[int]] = [[] for _ in range(count)]
+        self.inputs: list[int] = []
+        renewed = {after for before, after in lifetimes.variables if before != after}
+        for b in on_device(lifetimes):
+            if b not in held:
+                is_there = lifetimes.is_input(b) and b not in renewed
+                (self.inputs if is_there else self.begins[lifetimes.start[b]]).append(b)
+            if b not in kept:
+                self.ends[lifetimes.end[b]].append(b)
+        self.parts = parts_of(lifetimes)
+        self.beyond = len(self.sizes) + sum(len(sizes) for _, sizes in self.parts.values())
+        self.adopted = renewed - {after for old, after in lifetimes.variables if self.sizes[old]}
+
+    def run(self) -> Requests:
+        """All of them, in order."""
+        made = [request for b in self.inputs for request in self._asked(b)]
+        for position, (starting, ending) in enumerate(zip(self.begins, self.ends, strict=True)):
+            done: set[int] = set()
+            if position in self.within:
+                made += self._functions(position, set(ending), done)
+            before, after = self._kernel(position)
+            made += before
+            made += [one for b in starting for one in self._asked(b) if one[0] not in done]
+            made += after
+            made += [(number, 0) for number, _ in (*before, *after)]
+            for b in ending:
+                end = SWITCH if b in self.adopted else 0
+                left = () if b in starting else done
+                made += [(one, end) for one, _ in self._asked(b) if one not in left]
+        return tuple(made)
+
+    def _kernel(self, position: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """What a node's kernel asks for before its outputs, and after them."""
+        sizes = self.workspace[position] if position < len(self.workspace) else ()
+        if position in self.within:
+            return [], []
+        asked = list(enumerate(sizes, self.beyond))
+        outputs_at = sizes.index(0) if 0 in sizes else 0
+        return asked[:outputs_at], [one for one in asked[outputs_at:] if one[1]]
+
+    def _asked(self, b: int) -> list[tuple[int, int]]:
+        if b not in self.parts:
+            return [(b, self.sizes[b])]
+        first, sizes = self.parts[b]
+        return list(enumerate(sizes, first))
+
+    def _functions(self, position: int, ending: set[int], done: set[int]) -> Requests:
+        """What functions ask for; what they leave, or have given back, is then done."""
+        asked, form = self.within[position], self.lifetimes.program.graph
+        first = form.first[self.lifetimes.program.order[position]]
+        number = {one: self._number(first + output, part) for one, output, part in asked.made}
+        number = {one: known for one, known in number.items() if known >= 0}
+        done.update(number.values())
+        for one, name, output, part, _ in asked.given:
+            value = _value(form, name, output)
+            is_last = value >= 0 and self.lifetimes.buffers[value] in ending
+            number[one] = self._number(value, part) if is_last else -1
+        made, left = [], {}
+        for one, nbytes in asked.events:
+            known = number.get(one)
+            if known is None:
+                made.append((self.beyond + one, nbytes))
+                left[one] = nbytes > 0
+            elif known >= 0:
+                made.append((known, nbytes))
+                done.add(known)
+        made += [(self.beyond + one, 0) for one, is_left in left.items() if is_left]
+        return tuple(made)
+
+    def _number(self, value: int, part: int) -> int:
+        """The number of a value's buffer, or of a part of it; -1 if there is none here."""
+        b = self.lifetimes.buffers[value] if value >= 0 else -1
+        if b < 0 or b not in self.parts:
+            return b if b >= 0 and self.sizes[b] and not part else -1
+        first, sizes = self.parts[b]
+        return first + part if part < len(sizes) else -1
+
+
+def parts_of(lifetimes: Lifetimes) -> dict[int, tuple[int, list[int]]]:
+    """Of each buffer that is a stash: the number of its first part, the sizes of all."""
+    found, first = {}, len(lifetimes.nbytes)
+    stashes = lifetimes.program.graph.stashes
+    for b, owner in enumerate(lifetimes.owner.tolist()) if stashes else ():
+        if owner in stashes:
+            sizes = [nbytes for nbytes, number in stashes[owner] for _ in range(number)]
+            found[b] = first, sizes
+            first += len(sizes)
+    return found
+
+
+def _value(form: Compact, name: str, output: int) -> int:
+    """The number of a node's output, or of its stash; -1 if the graph has no such node."""
+    node = form.number.get(name)
+    return -1 if node is None else form.first[node] + output
+
+
+def ending(asked: Asked, lifetimes: Lifetimes, position: int) -> frozenset[int]:
+    """The buffers given to functions, by their numbers there, that end where these run."""
+    form = lifetimes.program.graph
+    found = set()
+    for one, name, output, *_ in asked.given:
+        value = _value(form, name, output)
+        buffer = lifetimes.buffers[value] if value >= 0 else -1
+        if buffer >= 0 and lifetimes.end[buffer] == position:
+            found.add(one)
+    return frozenset(found)
+
+
+def most_of(asked: Asked, given: Container[int]) -> int:
+    """Most bytes that functions take at a time more than was there before, without padding.
+
+    Args:
+      asked: what they ask for.
+      given: the buffers that were there before and end where they can.
+    """
+    sizes: dict[int, int] = {}
+    of_given = {one: nbytes for one, _, _, _, nbytes in asked.given}
+    now = most = 0
+    for one, nbytes in asked.events:
+        if nbytes > 0:
+            now += nbytes
+            sizes[one] = nbytes
+            most = max(most, now)
+        elif one in sizes:
+            now -= sizes[one]
+        elif one in given:
+            now -= of_given[one]
+    return most
 
 
 def on_device(lifetimes: Lifetimes) -> list[int]:
@@ -67,23 +187,34 @@ def on_device(lifetimes: Lifetimes) -> list[int]:
     return found
 
 
-def most_of(asked: Requests) -> int:
-    """Most bytes in use at a time, without padding."""
-    sizes: dict[int, int] = {}
-    now = most = 0
-    for number, nbytes in asked:
-        now += nbytes if nbytes > 0 else -sizes[number]
-        sizes[number] = nbytes
-        most = max(most, now)
-    return most
+def functions(steps: Program, costs: Costs) -> dict[int, Asked]:
+    """What functions ask for, by the position of the node that runs them."""
+    if not costs.requests:
+        return {}
+    names = (steps.graph.priced[node] for node in steps.order)
+    return {i: costs.requests[name] for i, name in enumerate(names) if name in costs.requests}
 
 
-def scratch(steps: Program, costs: Costs) -> tuple[list[tuple[int, ...]], dict[int, Requests]]:
-    """Buffers that each node of an order holds while it runs; what functions run by nodes ask for.
+def kernel_buffers(steps: Program, costs: Costs) -> list[tuple[int, ...]]:
+    """Bytes of the buffers that each node's kernel holds, with a 0 where outputs are made."""
+    names = (steps.graph.priced[node] for node in steps.order)
+    buffers = (costs.buffers.get(name) or (costs.workspace.get(name, 0),) for name in names)
+    return [tuple(map(costs.allocated, one)) for one in buffers]
 
-    The former in bytes, with a 0 where outputs are made; the latter by position.
+
+def scratch(steps: Program, costs: Costs, lifetimes: Lifetimes) -> list[int]:
+    """Bytes that each node of an order holds while it runs, above its outputs.
+
+    What functions take depends on which of the node's inputs end with it; it is less than nothing
+    where inputs end before the outputs are made.
     """
-    names = [steps.graph.priced[node] for node in steps.order]
-    asked = {i: costs.requests[name] for i, name in enumerate(names) if name in costs.requests}
-    buffers = [costs.buffers.get(name) or (costs.workspace.get(name, 0),) for name in names]
-    return [tuple(map(costs.allocated, one)) for one in buffers], asked
+    found = [*map(sum, kernel_buffers(steps, costs))]
+    for position, asked in functions(steps, costs).items():
+        most = most_of(asked, ending(asked, lifetimes, position))
+        found[position] = most - _outputs(steps.graph, costs, steps.order[position])
+    return found
+
+
+def _outputs(form: Compact, costs: Costs, node: int) -> int:
+    """Bytes of a node's outputs and stashes as allocated."""
+    return sum(map(costs.allocated, form.nbytes[form.first[node] : form.first[node + 1]]))

@@ -23,7 +23,7 @@ from tfmem.plan import Plan
 from tfmem.simulation import liveness
 from tfmem.simulation.program import Program, program
 from tfmem.simulation.replay import PIECE, Allocation, Replay
-from tfmem.simulation.requests import scratch
+from tfmem.simulation.requests import functions, kernel_buffers, scratch
 
 Array = npt.NDArray[np.int64]
 
@@ -79,7 +79,7 @@ def simulate(graph: Graph, costs: Costs, plan: Plan) -> Simulation:
       Error: the plan does not fit the graph (see `program.program`).
     """
     steps, clocks, lifetimes = _replayed(graph, costs, plan)
-    timeline = lifetimes.timeline() + _workspace(steps, costs)
+    timeline = lifetimes.timeline() + _workspace(steps, costs, lifetimes)
     peak = int(timeline.argmax())
     bound = int(timeline[peak])
     if plan.window > 1:
@@ -149,7 +149,7 @@ def trace(graph: Graph, costs: Costs, plan: Plan) -> Trace:
         order=steps.names,
         begins=tuple(end - seconds[node] for end, node in zip(ends, steps.order, strict=True)),
         ends=tuple(ends),
-        timeline=(lifetimes.timeline() + _workspace(steps, costs))[: len(steps.order)],
+        timeline=(lifetimes.timeline() + _workspace(steps, costs, lifetimes))[: len(steps.order)],
         buffers=tuple(
             Buffer(
                 steps.value(int(lifetimes.owner[buffer])),
@@ -227,7 +227,8 @@ def _replay(graph: Graph, costs: Costs, plan: Plan) -> tuple[Replay, int, int]:
     steps, _, lifetimes = _replayed(graph, costs, plan)
     rounds = EVENTS // max(1, len(steps.order))
     times = max(LEAST_STEPS, min(MOST_STEPS, rounds))
-    return Replay(lifetimes, *scratch(steps, costs)), rounds, times
+    step = Replay(lifetimes, kernel_buffers(steps, costs), functions(steps, costs))
+    return step, rounds, times
 
 
 def _replayed(
@@ -239,8 +240,8 @@ def _replayed(
     return steps, clocks, liveness.lifetimes(steps, costs.granularity, clocks.held)
 
 
-def _workspace(steps: Program, costs: Costs) -> Array:
-    return np.array([*map(sum, scratch(steps, costs)[0])] or [0], np.int64)
+def _workspace(steps: Program, costs: Costs, lifetimes: liveness.Lifetimes) -> Array:
+    return np.array(scratch(steps, costs, lifetimes) or [0], np.int64)
 
 
 def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -> Array:
@@ -255,7 +256,7 @@ def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -
         lifetimes.nbytes[~lifetimes.on_host],
         max(1, len(steps.order)),
     )
-    scratch = _workspace(steps, costs)
+    scratch = _workspace(steps, costs, lifetimes)
     early = (made + scratch).astype(np.int64).tolist()
     early[:1] = [int(scratch[0])]
     successors, place = steps.graph.successors, {node: i for i, node in enumerate(steps.order)}

@@ -38,6 +38,7 @@ class EvictionProblem:
       stays: whether each storage is returned by the function.
       contents: of the variables that each node reads: (bytes, when they are updated).
       may_repeat: whether each node may run once more.
+      given: storages that are there as the step begins, and die in it.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class EvictionProblem:
         for value in form.returned:
             if self.storage[value] >= 0:
                 self.stays[self.storage[value]] = True
+        self.given = [v for v, s in enumerate(self.storage) if s == v and self._is_given(v)]
         self.contents = self._contents()
         self.may_repeat = [self._may_repeat(node) for node in range(len(form.names))]
 
@@ -126,8 +128,13 @@ class EvictionProblem:
                 if storage >= 0 and not self.on_host[form.producer[storage]]:
                     self.is_sent[storage] = True
 
+    def _is_given(self, value: int) -> bool:
+        return self.form.is_input[self.form.producer[value]]
+
     def _may_repeat(self, node: int) -> bool:
-        form = self.form
+        form, outputs = self.form, self.outputs(node)
+        if len(outputs) > 1 and not form.pinned.isdisjoint(outputs):
+            return False  # a clone would make anew what somebody still refers to
         if self.on_host[node] or not form.may_repeat[node] or form.kind[node] not in (PLAIN, VIEW):
             return False
-        return not any(self.is_sent[value] for value in self.outputs(node))
+        return not any(self.is_sent[value] for value in outputs)

@@ -86,7 +86,7 @@ def _search(model: Pressure, plain: Iterable[list[int]]) -> list[int]:
     candidates.append(forwards(model, candidates[0], math.inf, greedy=True))
     swept = [_sweep(model, _inputs_first(form, order)) for order in candidates]  # B
     best = min(swept, key=lambda order: max(model.timeline(order), default=0))
-    sets = SETS if best else 0
+    sets = SETS if len(best) > sum(form.is_input) else 0  # else every window is empty
     while sets > 0:  # C
         before = max(model.timeline(best), default=0)
         best, sets = _search_windows(model, best, sets)

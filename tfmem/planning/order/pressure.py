@@ -127,9 +127,11 @@ def _add_outputs(
         if kind == READ:
             model.reads[node].append(shared)
     elif kind not in (HANDLE, KEPT):
+        maker = -1 if form.is_input[node] else node  # an input is there in every order
         for value in values:
-            buffer[value] = model.add(node, costs.allocated(form.nbytes[value]))
-            model.makes[node].append(buffer[value])
+            buffer[value] = model.add(maker, costs.allocated(form.nbytes[value]))
+            if maker >= 0:
+                model.makes[node].append(buffer[value])
         _add_takeover(model, node, buffer, contents)
     if kind in (UPDATE, ASSIGN):
         for variable in variables:

@@ -1,0 +1,78 @@
+"""Branches that run as a whole where an order puts them.
+
+TensorFlow lowers an If to a Switch for each input, the nodes of both branches and a Merge for each
+output. What the If waits for holds up only those of its nodes that read nothing; the others run as
+soon as what they read is there, and whoever reads one output does not wait for the rest.
+
+    y = If(p:0, x:0, ^a)            p/gate = Identity(p:0, ^a)      every Switch reads p/gate
+    z = Neg(y:0)                    y = If(p/gate:0, x:0, ^a)
+                                    y/done = IdentityN(y:0, y:1)    every Merge has run
+                                    z = Neg(y:0, ^y/done)
+
+Source: TensorFlow's ``lower_if_op.cc``, ``lower_case_op.cc``, version 2.21; the nodes of a lowered
+While wait as they should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+from tfmem.bridge.graphdefs import NodeDef
+from tfmem.graph.bodies import BRANCHES
+
+
+def hold_together(nodes: Iterable[NodeDef], *, in_function: bool = False) -> list[NodeDef]:
+    """Changes NodeDefs so that branches run as a whole where they stand.
+
+    Args:
+      nodes: all of a graph, with their inputs and control inputs.
+      in_function: whether they are a function's, which names outputs by argument.
+
+    Returns:
+      The nodes to be added.
+    """
+    nodes = list(nodes)
+    branching = {node.name: node for node in nodes if node.op in BRANCHES}
+    if not branching:
+        return []
+    read: dict[str, dict[str, None]] = {name: {} for name in branching}
+    for node in nodes:
+        for text in node.input:
+            if text[0] != "^" and (name := text.partition(":")[0]) in read:
+                read[name][text] = None
+    added = [_gate(node, in_function) for node in branching.values() if _waits(node)]
+    done = {name: f"{name}/tfmem_done" for name, texts in read.items() if texts}
+    for node in nodes:
+        sources = {text.removeprefix("^").partition(":")[0] for text in node.input}
+        kept = [text for text in node.input if not (text[0] == "^" and text[1:] in done)]
+        node.input[:] = [*kept, *(f"^{done[name]}" for name in sorted(sources & done.keys()))]
+    return added + [_done(branching[name], tuple(read[name])) for name in done]
+
+
+def _waits(node: NodeDef) -> bool:
+    return any(text[0] == "^" for text in node.input)
+
+
+def _gate(node: NodeDef, in_function: bool) -> NodeDef:
+    """What the choice goes through, which waits for what the node waits for."""
+    made = tf.compat.v1.NodeDef(name=f"{node.name}/tfmem_gate", op="Identity", device=node.device)
+    made.input.append(node.input[0])
+    made.input.extend(text for text in node.input if text[0] == "^")
+    dtype = node.attr["Tcond"].type if node.op.endswith("If") else tf.int32.as_datatype_enum
+    made.attr["T"].type = dtype
+    node.input[0] = f"{made.name}:output:0" if in_function else made.name
+    return made
+
+
+def _done(node: NodeDef, texts: tuple[str, ...]) -> NodeDef:
+    """What has run when all outputs that anybody reads are there."""
+    name = f"{node.name}/tfmem_done"
+    made = tf.compat.v1.NodeDef(name=name, op="IdentityN", device=node.device)
+    made.input.extend(texts)
+    types = node.attr["Tout"].list.type
+    for text in texts:
+        _, _, index = text.rpartition(":")
+        made.attr["T"].list.type.append(types[int(index) if ":" in text else 0])
+    return made

@@ -1,0 +1,139 @@
+"""What lists and optionals hold that are themselves in lists and optionals.
+
+TensorFlow's inference knows the shape of a list's elements (`HandleData`), but of a list of lists
+only that these are lists: the gradient of a loop within a loop, or of a branch with a loop in it,
+then has tensors of unknown size. Of a list that was made without a shape it knows nothing. Here
+what is pushed is remembered until it is popped again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tfmem.bridge.graphdefs import NodeDef, parse_value
+from tfmem.bridge.inputs import UNSIZED, handle_of
+from tfmem.bridge.shapes import Shape
+from tfmem.graph.ir import Value
+
+_SAME = ("Identity", "Snapshot", "TensorListResize", "ZerosLike")
+_PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
+_POPS = {"TensorListPopBack": 1, "TensorListGetItem": 0}
+
+
+@dataclass(frozen=True)
+class Element:
+    """What is in a list or an optional.
+
+    Attributes:
+      handle: if it is a list or an optional itself, TensorFlow's HandleData.
+      shape: of a tensor, if it is known.
+      nbytes: most bytes of a tensor of unknown shape, if it has a bound.
+      held: what it holds in turn.
+    """
+
+    handle: Any = None
+    shape: Shape | None = None
+    nbytes: int | None = None
+    held: Held | None = None
+
+
+Held = tuple[Element, ...]
+"""The components of an optional; what the elements of a list are like."""
+
+
+class Known:
+    """What values hold; of a branch's outputs, what they do if it is taken."""
+
+    def __init__(self) -> None:
+        self._found: dict[Value, dict[int, Held]] = {}
+
+    def get(self, value: Value, branch: int = 0) -> Held | None:
+        """What a value holds in a branch, or if it is not known there, in any."""
+        found = self._found.get(value, {})
+        return found.get(branch) or next(iter(found.values()), None)
+
+    def add(self, value: Value, held: Held | None, branch: int = 0) -> None:
+        """Notes what a value holds, if that is known."""
+        if held is not None:
+            self._found.setdefault(value, {})[branch] = held
+
+
+def popped(nodes: Iterable[NodeDef], known: Known) -> dict[Value, Element]:
+    """What nodes take out of the lists and optionals that a function is given.
+
+    Args:
+      nodes: the function's, in a topological order.
+      known: what its inputs hold; what the nodes take out and pass on is added.
+    """
+    result = {}
+    for node in nodes:
+        for value, element in taken(node, known):
+            result[value] = element
+            known.add(value, element.held)
+        known.add(Value(node.name), passed_on(node, known))
+    return result
+
+
+def taken(node: NodeDef, known: Known) -> list[tuple[Value, Element]]:
+    """What a node takes out of a list or an optional."""
+    held = known.get(parse_value(node.input[0])) if node.input else None
+    if held is None:
+        return []
+    if node.op in _POPS:
+        first, types = _POPS[node.op], [node.attr["element_dtype"].type]
+    elif node.op == "OptionalGetValue":
+        first, types = 0, list(node.attr["output_types"].list.type)
+    else:
+        return []
+    variant = tf.variant.as_datatype_enum
+    return [
+        (Value(node.name, index), element)
+        for index, (dtype, element) in enumerate(zip(types, held, strict=False), first)
+        if (dtype == variant) == (element.handle is not None)
+    ]
+
+
+def passed_on(node: NodeDef, known: Known) -> Held | None:
+    """What a node's first output holds because its first input does."""
+    is_one = node.op in _SAME or node.op in _PUSHES or node.op == "TensorListPopBack"
+    return known.get(parse_value(node.input[0])) if is_one and node.input else None
+
+
+def made(
+    op: tf.Operation,
+    known: Known,
+    values: Sequence[Value],
+    shapes: Mapping[Value, Shape],
+    sizes: Mapping[Value, int],
+) -> Held | None:
+    """What a node's first output holds.
+
+    Args:
+      op: the node.
+      known: what other values hold.
+      values: the node's inputs.
+      shapes: of those that inference does not know.
+      sizes: most bytes of those whose shape nobody knows.
+    """
+    if (index := _PUSHES.get(op.type)) is not None:
+        places = [index]
+    elif op.type == "OptionalFromValue":
+        places = list(range(len(values)))
+    else:
+        return None
+    found = []
+    for place in places:
+        tensor, value = op.inputs[place], values[place]
+        shape = shapes.get(value, tuple(tensor.shape) if tensor.shape.is_fully_defined() else None)
+        if tensor.dtype in UNSIZED:
+            found.append(Element(handle_of(tensor), held=known.get(value)))
+        else:
+            found.append(Element(None, shape, sizes.get(value)))
+    before = known.get(values[0]) if op.type in _PUSHES else None
+    if before and before[0].shape not in (None, found[0].shape):
+        return (Element(),)  # elements differ
+    return tuple(found)
