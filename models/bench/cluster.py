@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tfmem.runtime import host
 from tfmem.runtime.host_child import HostProcess, device_of
-from tfmem.runtime.memory import UNCLAIMED
+from tfmem.runtime.memory import UNCLAIMED, buffer
 
 _WORKER, _HOST = "worker{}", "host{}"
 """Jobs of a machine, by its number."""
@@ -105,5 +105,5 @@ def cluster(machines: int, limit: int | None, has_hosts: bool) -> Iterator[Clust
         stack.callback(host.connect, {})
         for process in workers if limit else ():
             with tf.device(process.device):  # one region, so that what fits is what is free
-                tf.raw_ops.Empty(shape=[process.limit_bytes - UNCLAIMED], dtype=tf.uint8)
+                buffer(process.limit_bytes - UNCLAIMED)
         yield Cluster(tuple(workers), tuple(hosts))

@@ -82,7 +82,9 @@ def test_padding_only_adds(graph: Graph) -> None:
     plan = Plan(device=DEVICE)
     found, exact = allocate(graph, Costs(), plan), simulate(graph, Costs(), plan)
     assert exact.peak_bytes <= found.usual_bytes <= found.worst_bytes <= found.reserved_bytes
-    assert found.worst_bytes < 2 * exact.peak_bytes + 1
+    given = sum(sum(node.nbytes) for node in graph.nodes if node.op == "_Arg")
+    kept = given + sum(map(graph.nbytes, graph.outputs))  # by the caller, for the next step
+    assert found.worst_bytes < 2 * (exact.peak_bytes + kept) + 1
     assert found.fits
 
 

@@ -233,7 +233,7 @@ def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], 
     while sizes[-1] * _STEP > LEAST_CHUNK:
         sizes.append(max(int(_STEP * sizes[-1]), sizes[-1] - _REST))
     sizes.append(LEAST_CHUNK)
-    counts = dict.fromkeys(sizes, 1)
+    counts = {size // GRAIN * GRAIN: 1 for size in sizes}
     for _ in range(_MOST_ROUNDS):
         new: dict[int, int] = {}
         asked = _asked(device, counts)
@@ -268,7 +268,7 @@ def _asked(device: str, counts: Mapping[int, int]) -> list[HeapEvent]:
 
 def _buffer(device: str, nbytes: int) -> Any:
     with tf.init_scope(), tf.device(device):
-        return tf.raw_ops.Empty(shape=[nbytes], dtype=tf.uint8)
+        return memory.buffer(nbytes)
 
 
 @contextmanager

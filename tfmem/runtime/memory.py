@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tfmem.costs.types import GRAIN
 from tfmem.errors import Error
 from tfmem.graph import device_names
 from tfmem.runtime import devices
@@ -237,9 +238,20 @@ def claim_memory(device: str | None = None) -> None:
     memory_info(name)
     if device_names.kind(name) == "CPU" and limit > UNCLAIMED:
         with tf.device(name):
-            tf.raw_ops.Empty(shape=[limit - UNCLAIMED], dtype=tf.uint8)
+            buffer(limit - UNCLAIMED)
         _claims.devices.add(name)
     reset_peak(name)
+
+
+def buffer(nbytes: int) -> Any:
+    """A buffer that nothing is written to; of 2 GiB and more, in whole grains.
+
+    A kernel takes no dimension that needs more than 31 bits.
+    """
+    import tensorflow as tf
+
+    shape = [nbytes] if nbytes < 1 << 31 else [nbytes // GRAIN, GRAIN]
+    return tf.raw_ops.Empty(shape=shape, dtype=tf.uint8)
 
 
 UNCLAIMED = 4 * MIB

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tfmem.costs.types import Costs
+from tfmem.graph.bodies import BRANCHES, LOOPS
 from tfmem.graph.ir import Graph, Node
 from tfmem.graph.ops import facts_of
 
@@ -26,13 +27,13 @@ def folded(graph: Graph) -> Graph:
     """
     foldable: set[str] = set()
     for node in graph.nodes:
-        is_pure = not node.is_input and not facts_of(node.op).is_stateful and node.nbytes
-        if is_pure and all(value.node in foldable for value in node.inputs):
+        if _is_pure(node) and all(value.node in foldable for value in node.inputs):
             foldable.add(node.name)
     large = {name for name in foldable if max(graph.by_name[name].nbytes) > MOST_FOLDED}
     foldable -= large
     staying = [node for node in graph.nodes if node.name not in foldable]
     needed = {value.node for node in staying for value in node.inputs}
+    needed |= {value.node for node in staying for _, value in (*node.holds, *node.same)}
     needed |= {value.node for value in graph.outputs}
     needed |= {name for node in graph.nodes for name in node.after}
     nodes = tuple(
@@ -41,6 +42,14 @@ def folded(graph: Graph) -> Graph:
         if node.name in needed or node.name not in foldable
     )
     return Graph(nodes, graph.outputs)
+
+
+def _is_pure(node: Node) -> bool:
+    """Whether a node gives the same tensors in each run, and runs no functions for it."""
+    refers = node.stashes or node.holds or node.same
+    if node.is_input or not node.nbytes or refers or node.op in (*BRANCHES, *LOOPS):
+        return False
+    return not facts_of(node.op).is_stateful
 
 
 def joined(graph: Graph, costs: Costs) -> tuple[Graph, Costs]:
