@@ -17,7 +17,7 @@ from tfmem.functions.entry import Planned
 from tfmem.functions.failures import Failure
 from tfmem.planning.cache import PLANNER
 from tfmem.planning.candidate import capacity
-from tfmem.planning.judge import UNORDERED
+from tfmem.planning.judge import unordered
 from tfmem.planning.request import Request
 from tfmem.units import format_bytes
 
@@ -122,7 +122,7 @@ def _enough_for_order(one: Planned) -> int:
     """
     if not one.plan.is_noop:
         return _UNBOUNDED
-    for above in (UNORDERED, 1.0):
+    for above in (unordered(one.graph), 1.0):
         found = math.floor(_room(one) - above * _foreseen(one)) + 1
         if found > one.request.bytes_unforeseen:
             return found

@@ -59,9 +59,13 @@ def original(graph: Graph, costs: Costs, request: Request) -> Original:
     allocation = allocate(graph, costs, plan, room=request.room)
     peaks = allocation.usual_bytes, allocation.worst_bytes
     most = capacity(graph, costs, plan, request.room)
-    has_loops = any(node.op in LOOPS for node in graph.nodes)
-    unordered = TURNS_AT_ONCE if has_loops else UNORDERED
-    return Original(simulate(graph, costs, plan), *peaks, allocation.fits, most, unordered)
+    most_above = unordered(graph)
+    return Original(simulate(graph, costs, plan), *peaks, allocation.fits, most, most_above)
+
+
+def unordered(graph: Graph) -> float:
+    """How far above its prediction the peak may be if no order is enforced."""
+    return TURNS_AT_ONCE if any(node.op in LOOPS for node in graph.nodes) else UNORDERED
 
 
 def beside_others(request: Request, decide: Callable[[Request], Decision]) -> Decision:
