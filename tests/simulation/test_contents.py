@@ -250,3 +250,15 @@ def test_numbers_of_scalars() -> None:
     assert number_of("FloorDiv", [7, 0]) is None
     assert number_of("SelectV2", [1, 4, None]) == 4
     assert number_of("Tanh", [1]) is None
+
+
+def test_a_constant_of_a_loop_is_there_for_the_whole_step() -> None:
+    large = PUSHING.replace("one = Const() [4]", "one = Const() [4]\n    c = Const() [8192]")
+    large = large.replace("MatMul(x:0)", "MatMul(x:0, c:0)")
+    found, plain = (studied(step(5, text), GRAIN) for text in (large, PUSHING))
+    costs = priced(found)
+    assert 8192 in costs.requests["there"].stays
+    with_it, without = (simulate(one.graph, priced(one), Plan()) for one in (found, plain))
+    assert set(with_it.timeline - without.timeline) == {8192}
+    took = allocate(found.graph, costs, Plan()).worst_bytes
+    assert with_it.peak_bytes <= took <= with_it.peak_bytes + 8 * KIB

@@ -28,11 +28,14 @@ class Asked(NamedTuple):
         of a stash, which count behind its outputs.
       given: (number, node, output, part, bytes) of each buffer that was there before and may end:
         it does if nobody else needs it.
+      stays: bytes of each constant of theirs, which is made in the first step and is there from
+        then on.
     """
 
     events: Requests
     made: tuple[tuple[int, int, int], ...] = ()
     given: tuple[tuple[int, str, int, int, int], ...] = ()
+    stays: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

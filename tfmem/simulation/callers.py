@@ -150,14 +150,18 @@ class _Run:
         node = form.number[caller.name]
         is_read = [form.uses[form.first[node] + i] > 0 for i in range(len(caller.nbytes))]
         outputs = self.machine.call(caller, self.functions, things, (caller.name,), is_read)
+        made = tuple(self._made(outputs, before))
+        numbers = {constant.buffer for constant in self.machine.constants.values()}
+        stays = numbers - {NOWHERE} - {one for one, _, _ in made}
         for constant in self.machine.constants.values():
             holdings.drop(constant)
         return Asked(
-            tuple(holdings.events),
-            tuple(self._made(outputs, before)),
+            tuple(event for event in holdings.events if event[0] not in stays),
+            made,
             tuple(
                 (one, *place, holdings.sizes[one]) for place, one in self.places.items() if place[0]
             ),
+            tuple(holdings.sizes[one] for one in sorted(stays)),
         )
 
     def _instead(self, branch: int) -> list[tuple[int, int]]:

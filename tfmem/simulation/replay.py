@@ -102,6 +102,7 @@ class Replay:
         within: Mapping[int, Asked],
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
+        self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
         sizes = self._sizes = lifetimes.nbytes.tolist()
         pairs = lifetimes.variables
         self._renewed = {old: new for old, new in pairs if old != new and sizes[old]}
@@ -200,6 +201,7 @@ class Replay:
         pool, chunks, count = Bfc(()), {}, 0
         small = [(b, self._sizes[b]) for b in self._constants]
         small += [(b, self._sizes[b]) for b in self._renewed]
+        small += [(-1 - number, nbytes) for number, nbytes in enumerate(self._staying)]
         for number, nbytes in (*small, *self._requests(set())):
             if 0 < nbytes <= PIECE:
                 if not pool.has(nbytes):
@@ -256,6 +258,8 @@ class Replay:
         if chunks is None:
             chunks = {b: pool.allocate(self._sizes[b]) for b in self._given}
         chunks |= {b: pool.allocate(self._sizes[b]) for b in self._constants}
+        for nbytes in self._staying:
+            pool.allocate(nbytes)
         variables: dict[int, deque[int]] = {}  # by size
         for b in self._callers:
             variables.setdefault(self._sizes[b], deque()).append(b)

@@ -195,6 +195,11 @@ def functions(steps: Program, costs: Costs) -> dict[int, Asked]:
     return {i: costs.requests[name] for i, name in enumerate(names) if name in costs.requests}
 
 
+def staying(steps: Program, costs: Costs) -> list[int]:
+    """Bytes of each buffer of functions that is there in every step from the first on."""
+    return [nbytes for asked in functions(steps, costs).values() for nbytes in asked.stays]
+
+
 def kernel_buffers(steps: Program, costs: Costs) -> list[tuple[int, ...]]:
     """Bytes of the buffers that each node's kernel holds, with a 0 where outputs are made."""
     names = (steps.graph.priced[node] for node in steps.order)

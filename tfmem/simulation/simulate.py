@@ -23,7 +23,7 @@ from tfmem.plan import Plan
 from tfmem.simulation import liveness
 from tfmem.simulation.program import Program, program
 from tfmem.simulation.replay import PIECE, Allocation, Replay
-from tfmem.simulation.requests import functions, kernel_buffers, scratch
+from tfmem.simulation.requests import functions, kernel_buffers, scratch, staying
 
 Array = npt.NDArray[np.int64]
 
@@ -79,7 +79,7 @@ def simulate(graph: Graph, costs: Costs, plan: Plan) -> Simulation:
       Error: the plan does not fit the graph (see `program.program`).
     """
     steps, clocks, lifetimes = _replayed(graph, costs, plan)
-    timeline = lifetimes.timeline() + _workspace(steps, costs, lifetimes)
+    timeline = _timeline(steps, costs, lifetimes)
     peak = int(timeline.argmax())
     bound = int(timeline[peak])
     if plan.window > 1:
@@ -149,7 +149,7 @@ def trace(graph: Graph, costs: Costs, plan: Plan) -> Trace:
         order=steps.names,
         begins=tuple(end - seconds[node] for end, node in zip(ends, steps.order, strict=True)),
         ends=tuple(ends),
-        timeline=(lifetimes.timeline() + _workspace(steps, costs, lifetimes))[: len(steps.order)],
+        timeline=_timeline(steps, costs, lifetimes)[: len(steps.order)],
         buffers=tuple(
             Buffer(
                 steps.value(int(lifetimes.owner[buffer])),
@@ -240,6 +240,11 @@ def _replayed(
     return steps, clocks, liveness.lifetimes(steps, costs.granularity, clocks.held)
 
 
+def _timeline(steps: Program, costs: Costs, lifetimes: liveness.Lifetimes) -> Array:
+    """Bytes in use on the device while each node runs."""
+    return lifetimes.timeline() + _workspace(steps, costs, lifetimes) + sum(staying(steps, costs))
+
+
 def _workspace(steps: Program, costs: Costs, lifetimes: liveness.Lifetimes) -> Array:
     return np.array(scratch(steps, costs, lifetimes) or [0], np.int64)
 
@@ -260,7 +265,7 @@ def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -
     early = (made + scratch).astype(np.int64).tolist()
     early[:1] = [int(scratch[0])]
     successors, place = steps.graph.successors, {node: i for i, node in enumerate(steps.order)}
-    timeline = (lifetimes.timeline() + scratch).tolist()
+    timeline = _timeline(steps, costs, lifetimes).tolist()
     for position, node in enumerate(steps.order):
         waiting = {node}
         for other in steps.order[position : position + window]:
