@@ -262,3 +262,15 @@ def test_a_constant_of_a_loop_is_there_for_the_whole_step() -> None:
     assert set(with_it.timeline - without.timeline) == {8192}
     took = allocate(found.graph, costs, Plan()).worst_bytes
     assert with_it.peak_bytes <= took <= with_it.peak_bytes + 8 * KIB
+
+
+def test_a_constant_that_a_loop_pushes_counts_once() -> None:
+    pushing = PUSHING.replace("one = Const() [4]", "one = Const() [4]\n    c = Const() [8192]")
+    pushing = pushing.replace("TensorListPushBack(list:0, y:0)", "TensorListPushBack(list:0, c:0)")
+    found = studied(step(5, pushing, POPPING.replace("[64, 4096]", "[64, 8192]")), GRAIN)
+    assert not found.graph.by_name["there"].stashes
+    costs = priced(found)
+    assert costs.requests["there"].stays.count(8192) == 1
+    exact = simulate(found.graph, costs, Plan()).peak_bytes
+    assert exact < 8192 + 4 * 4096 + 12 * GRAIN
+    assert exact <= allocate(found.graph, costs, Plan()).worst_bytes <= exact + 8 * KIB

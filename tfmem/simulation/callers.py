@@ -151,8 +151,7 @@ class _Run:
         is_read = [form.uses[form.first[node] + i] > 0 for i in range(len(caller.nbytes))]
         outputs = self.machine.call(caller, self.functions, things, (caller.name,), is_read)
         made = tuple(self._made(outputs, before))
-        numbers = {constant.buffer for constant in self.machine.constants.values()}
-        stays = numbers - {NOWHERE} - {one for one, _, _ in made}
+        stays = holdings.lasting - {NOWHERE}
         for constant in self.machine.constants.values():
             holdings.drop(constant)
         return Asked(
@@ -212,16 +211,19 @@ class _Run:
                 self.holdings.hold(Tensor(self.places[place]))
         return Tensor(self.places[place], argument.number)
 
+    def _is_made(self, buffer: int, before: int) -> bool:
+        return buffer >= before and buffer not in self.holdings.lasting
+
     def _made(self, outputs: Sequence[Thing], before: int) -> Iterator[tuple[int, int, int]]:
         """What new buffers are afterwards: outputs of the node, parts of its stashes."""
         named: dict[int, tuple[int, int]] = {}
         for index, thing in enumerate(outputs):
-            if thing is not None and thing.buffer >= before:
+            if thing is not None and self._is_made(thing.buffer, before):
                 named.setdefault(thing.buffer, (index, 0))
         holders: dict[int, set[int]] = {}
         for index, thing in enumerate(outputs):
             for one in reached(thing.items) if isinstance(thing, List) else ():
-                if one >= before and one not in named:
+                if self._is_made(one, before) and one not in named:
                     holders.setdefault(one, set()).add(index)
         free = [
             (stash.outputs, index, part)

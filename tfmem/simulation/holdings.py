@@ -40,6 +40,7 @@ class Holdings:
       refs: how many hold each buffer.
       sizes: bytes of each.
       events: (number of a buffer, its bytes), or 0 or `SWITCH` in their place where it ends.
+      lasting: buffers of constants: they are there in every step from the first on.
     """
 
     def __init__(self, granularity: int) -> None:
@@ -47,6 +48,7 @@ class Holdings:
         self.refs: list[int] = []
         self.sizes: list[int] = []
         self.events: list[tuple[int, int]] = []
+        self.lasting: set[int] = set()
         self._adopted: set[int] = set()
 
     def make(self, nbytes: int) -> int:

@@ -293,6 +293,7 @@ class Frame(Liveness):
         if (self.path, name) not in made:
             tensor = Tensor(self.holdings.make(self.sizes[value]), self.code.body.numbers.get(name))
             made[self.path, name] = tensor
+            self.holdings.lasting.add(tensor.buffer)
         self.holdings.hold(made[self.path, name])
         self.buffer[value] = self.put(value, made[self.path, name], self.uses[value])
         self.machine.observer.made(self, node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tfmem.graph.bodies import Argument, Body, Items, Leaf
@@ -48,9 +48,11 @@ class Record:
       links: (node, output, what it refers to) of outputs that refer to something, in order.
       same: (node, output, buffer) of outputs that are older buffers.
       calls: what each node that runs functions gave them.
+      lasting: buffers that are counted beside the graph, but for its own constants.
     """
 
     graph: Graph
+    lasting: Container[int]
     values: dict[int, Value] = field(default_factory=dict)
     makers: dict[int, str] = field(default_factory=dict)
     given: set[str] = field(default_factory=set)
@@ -62,17 +64,20 @@ class Record:
         """What names a buffer now."""
         return self.values.get(buffer, buffer)
 
+    def _counts(self, buffer: int) -> bool:
+        return buffer in self.values or buffer not in self.lasting
+
     def link(self, name: str, index: int, thing: Thing) -> None:
         """Notes what an output refers to, or is."""
         value = Value(name, index)
         if isinstance(thing, List):
             self.values[thing.buffer] = value
-            inner = reached(thing.items)
+            inner = [one for one in reached(thing.items) if self._counts(one)]
             for one in inner:
                 if one not in self.values:
                     self.makers.setdefault(one, name)
             self.links.append((name, index, [self.where(one) for one in inner]))
-        elif thing is None or thing.buffer < 0:
+        elif thing is None or thing.buffer < 0 or not self._counts(thing.buffer):
             self.same.append((name, index, NOTHING))
         elif thing.buffer not in self.values and thing.buffer not in self.makers:
             self.values[thing.buffer] = value
@@ -98,7 +103,7 @@ class Recorder(Observer):
         self._runs[path] += 1
         if self._runs[path] > RECORDED:
             return
-        record = self._open[id(frame)] = Record(frame.code.body.graph)
+        record = self._open[id(frame)] = Record(frame.code.body.graph, self.holdings.lasting)
         given = [n for n, node in enumerate(frame.code.nodes) if node.is_input]
         for node in given:
             name, thing = frame.code.nodes[node].name, frame.thing(frame.graph.first[node])
@@ -111,7 +116,7 @@ class Recorder(Observer):
         for node in given:
             thing = frame.thing(frame.graph.first[node])
             for buffer in reached(thing.items) if isinstance(thing, List) else ():
-                if buffer not in record.values:
+                if buffer not in record.values and buffer not in record.lasting:
                     record.makers.setdefault(buffer, frame.code.nodes[node].name)
 
     def made(self, frame: Frame, node: int) -> None:
