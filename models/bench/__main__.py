@@ -7,6 +7,7 @@
     python -m models.bench frontier MODEL                   every budget down to the least
     python -m models.bench time MODEL                       step times, taken in turn in one process
     python -m models.bench temporaries MODEL                what recomputation alone gives
+    python -m models.bench audit MODEL                      what a step asked for, unforeseen
     python -m models.bench run MODEL --mode=order           one run; --report=FILE takes its page
     python -m models.bench all                              everything that RESULTS.md shows
     python -m models.bench gpu                              what a GPU is asked to prove
@@ -27,8 +28,9 @@ import tensorflow as tf
 from absl import app, flags
 from tqdm import tqdm
 
-from models.bench import gpu, gpu_page, overlap, results
+from models.bench import gpu, gpu_page, overlap, results, wild_cases
 from models.bench.alone import run_alone
+from models.bench.audit import audit
 from models.bench.book import Book
 from models.bench.capacity import capacity
 from models.bench.charts import draw_rows
@@ -47,7 +49,7 @@ from models.bench.table import (
 )
 from models.bench.temporaries import temporaries, temporaries_table
 from models.bench.train import alternate, limit_memory, train
-from tfmem.runtime.memory import claim_memory
+from tfmem.runtime.memory import claim_memory, memory_info
 from tfmem.units import parse_bytes
 
 _COMPARED = ("plain", *COMPARATORS, "order", "order+swap+place", "recompute", "tfmem")
@@ -318,6 +320,24 @@ def _temporaries(model: str) -> None:
     print(temporaries_table(temporaries(experiment, ratios, max(flags.FLAGS.rounds, 3))))
 
 
+def _audit(name: str) -> None:
+    """Of a model of the zoo, or a case of the wild suite."""
+    limit = parse_bytes(flags.FLAGS.limit, "limit") if flags.FLAGS.limit else None
+    limit_memory(limit)
+    if limit:
+        claim_memory()
+    else:
+        memory_info("CPU:0")
+    if name in MODELS:
+        task = load(name).build(_setting(name, steps=3).make_config())
+        function, batches = tf.function(task.step), iter(task.batches)
+    else:
+        work = wild_cases.cases()[name].build()
+        function, batches = work.functions, iter(work.batches)
+    budget = flags.FLAGS.budget
+    print(audit(function, batches, parse_bytes(budget) if budget else limit).text())
+
+
 def _all() -> None:
     with Runs("all") as run:
         book = Book(Path(flags.FLAGS.out or "out/results", "rows.jsonl"), run)
@@ -357,6 +377,7 @@ _COMMANDS = {
     "peak": _peak,
     "frontier": _frontier,
     "temporaries": _temporaries,
+    "audit": _audit,
 }
 
 
@@ -366,7 +387,8 @@ def main(argv: list[str]) -> None:
     if len(argv) == 2 and argv[1] in whole:
         whole[argv[1]]()
         return
-    if len(argv) != 3 or argv[1] not in _COMMANDS or argv[2] not in MODELS:
+    is_model = len(argv) == 3 and (argv[2] in MODELS or (argv[1] == "audit" and "." in argv[2]))
+    if not is_model or argv[1] not in _COMMANDS:
         raise app.UsageError(
             f"python -m models.bench {'|'.join(_COMMANDS)} {'|'.join(MODELS)} [--flags]"
         )

@@ -168,7 +168,7 @@ def _filled(device: str, tail: range) -> list[Any]:
     """Buffers that fill the free chunks of less than `LEAST_CHUNK` bytes."""
     nbytes, held = LEAST_CHUNK // 2, []
     while nbytes >= GRAIN:
-        with _traced(device) as events:
+        with traced(device) as events:
             buffers = [_buffer(device, nbytes) for _ in range(_MOST_AT_ONCE)]
         asked = (one for one in events if one.is_request and one.requested == nbytes)
         outside = [b for b, one in zip(buffers, asked, strict=True) if one.address not in tail]
@@ -207,7 +207,7 @@ def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float]:
         in the largest, the first elsewhere    apart (free - n) = before free
         both in the largest: a hole more       apart (free - n) = before free + n
     """
-    with _traced(device) as events:
+    with traced(device) as events:
         first, second = _buffer(device, nbytes), _buffer(device, nbytes)
         del first
         del second
@@ -259,7 +259,7 @@ def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], 
 
 def _asked(device: str, counts: Mapping[int, int]) -> list[HeapEvent]:
     """The chunks handed out for buffers of each size, so many of them at a time."""
-    with _traced(device) as events:
+    with traced(device) as events:
         for nbytes, count in counts.items():
             together = [_buffer(device, nbytes) for _ in range(count)]
             del together
@@ -272,8 +272,12 @@ def _buffer(device: str, nbytes: int) -> Any:
 
 
 @contextmanager
-def _traced(device: str) -> Iterator[list[HeapEvent]]:
-    """Gathers what the allocator does within the block; the list is filled at its end."""
+def traced(device: str) -> Iterator[list[HeapEvent]]:
+    """Gathers what the allocator of a device does within the block; the list is filled at its end.
+
+    Raises:
+      tf.errors.AlreadyExistsError: somebody else uses TensorFlow's profiler.
+    """
     events: list[HeapEvent] = []
     options = tf.profiler.experimental.ProfilerOptions(
         host_tracer_level=_EVERY_ALLOCATION, python_tracer_level=0, device_tracer_level=0

@@ -214,6 +214,15 @@ class Replay:
 
     def _requests(self, staying: set[int]) -> Requests:
         """What a step asks for; `staying` are outputs that it does not give back."""
+        return tuple(itertools.chain.from_iterable(self._by_position(staying)))
+
+    def asked(self) -> list[tuple[str, int]]:
+        """What a step asks for once its constants are there: the node, "" for none, and bytes."""
+        nodes = "", *self._lifetimes.program.names
+        made = zip(nodes, self._by_position(set()), strict=False)
+        return [(node, nbytes) for node, one in made for _, nbytes in one if nbytes > 0]
+
+    def _by_position(self, staying: set[int]) -> Iterator[Requests]:
         held = {*self._given, *self._constants}
         kept = {*self._renewed.values(), *(held - self._renewed.keys()), *staying}
         return requests(self._lifetimes, self._workspace, self._within, held=held, kept=kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,8 +19,8 @@ def requests(
     *,
     held: Container[int] = (),
     kept: Container[int] = (),
-) -> Requests:
-    """What one step asks for.
+) -> Iterator[Requests]:
+    """What one step asks for: for inputs that are not there yet, then at each position.
 
     A node's workspace is asked for after its outputs, but what comes before a 0 among its buffers,
     and given back before its inputs. A node that runs functions has its outputs from them, and they
@@ -64,10 +64,11 @@ class _Step:
         self.beyond = len(self.sizes) + sum(len(sizes) for _, sizes in self.parts.values())
         self.adopted = renewed - {after for old, after in lifetimes.variables if self.sizes[old]}
 
-    def run(self) -> Requests:
-        """All of them, in order."""
-        made = [request for b in self.inputs for request in self._asked(b)]
+    def run(self) -> Iterator[Requests]:
+        """Those of inputs that are not there yet, then those of each position."""
+        yield tuple(request for b in self.inputs for request in self._asked(b))
         for position, (starting, ending) in enumerate(zip(self.begins, self.ends, strict=True)):
+            made: list[tuple[int, int]] = []
             done: set[int] = set()
             if position in self.within:
                 made += self._functions(position, set(ending), done)
@@ -80,7 +81,7 @@ class _Step:
                 end = SWITCH if b in self.adopted else 0
                 left = () if b in starting else done
                 made += [(one, end) for one, _ in self._asked(b) if one not in left]
-        return tuple(made)
+            yield tuple(made)
 
     def _kernel(self, position: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
         """What a node's kernel asks for before its outputs, and after them."""

@@ -215,6 +215,16 @@ def layout(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple
     return None if parts is None else (*[PIECE] * step.pieces, *parts)
 
 
+def asked(graph: Graph, costs: Costs, plan: Plan) -> list[tuple[str, int]]:
+    """What a step, but the first, asks the device's allocator for: node and bytes, in order.
+
+    Args:
+      graph, costs, plan: as for `allocate`.
+    """
+    step, _, _ = _replay(graph, costs, plan)
+    return step.asked()
+
+
 def _freed(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple[int, ...]:
     """The free chunks when variables have been placed: each leaves one of its own."""
     placed = (graph.by_name[one.variable] for one in plan.placements)
