@@ -317,9 +317,9 @@ def _compared(step: Any, calls: Sequence[tuple[Any, ...]], variables: Any) -> di
         facts["predicted"].append(plan.peak_bytes)
         facts["budget"] = int(SHARE * whole)
     for function in reversed(steps):  # the plan in the free chunks that it was made for
-        for variable, value in zip(variables, start, strict=True):
-            variable.assign(value)
         found = [memory.measure(function, *args, steps=3) for args in calls]
         facts["peaks"].insert(0, max(one.peak_bytes for one in found))
         facts["losses"].insert(0, [loss for one in found for (loss,) in one.scalars])
+        for variable, value in zip(variables, start, strict=True):
+            variable.assign(value)
     return facts
