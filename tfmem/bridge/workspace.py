@@ -23,8 +23,8 @@ _TARGET, _CACHE = 30 * 2**20, 256 * 2**10
 _ROWS, _COLUMNS, _DEPTH = 256, 64, 512
 """The largest block of a matrix product that oneDNN copies at a time, on a CPU with AVX-512."""
 
-_MANY_ROWS, _DESCRIPTION = 512, 1536
-"""Rows from which on blocks of the second operand are copied in any case; bytes that oneDNN asks
+_MANY_COLUMNS, _DESCRIPTION = 512, 1536
+"""Columns from which on blocks of the second operand are copied in any case; bytes that oneDNN asks
 for beside all blocks."""
 
 
@@ -97,7 +97,7 @@ def _blocks(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turn
     if call.dtype not in ("float32", "bfloat16"):
         return 0
     blocks = min(rows, _ROWS) if turns_x else 0
-    copies_y = turns_y or rows >= _MANY_ROWS or call.dtype == "bfloat16"
+    copies_y = turns_y or columns >= _MANY_COLUMNS or call.dtype == "bfloat16"
     blocks += min(columns, _COLUMNS) if copies_y else 0
     return _threads() * blocks * min(depth, _DEPTH) * call.itemsize + _DESCRIPTION
 
