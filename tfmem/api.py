@@ -6,6 +6,7 @@ call -> signature -> (first time: trace, capture, plan, move variables, rewrite)
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import threading
 import time
@@ -382,6 +383,7 @@ class Optimized:
             self._moved += [(v, v.device) for group in away.values() for v in group]
             variables.move_groups(away)
             self._forget()
+            gc.collect()  # what was traced before holds the buffers that variables had
         rewrite.pin_variables(entry)
         entry = replace(entry, walls=rewrite.lay_out(entry))
         rewritten = rebuild(entry.captured, graph, bodies)

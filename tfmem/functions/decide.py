@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -43,8 +44,10 @@ def as_devices_are(
 ) -> tuple[Request, ...]:
     """Requests with what devices hold now, what they have free, and what steps before taught.
 
-    Variables of a device that share a buffer get one each before it is looked at.
+    Variables of a device that share a buffer get one each before it is looked at, and what no one
+    can reach any more is given up: functions and errors refer to one another in circles.
     """
+    gc.collect()
     found = []
     for request in requests:
         variables.unshare(captured.variables.values(), request.device)
