@@ -25,7 +25,7 @@ from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.planning.order import memory_order as orders
-from tfmem.planning.order.early import updates_after_reads
+from tfmem.planning.order.early import updates_after_reads, updates_first
 from tfmem.planning.order.pressure import pressure
 from tfmem.planning.order.sweep import backwards, forwards
 from tfmem.simulation.simulate import simulate
@@ -168,3 +168,17 @@ def test_ten_thousand_nodes_take_seconds() -> None:
         start = time.process_time()
         orders.memory_order(graph, COSTS, DEVICE)
         assert time.process_time() - start < 6.0
+
+
+def test_updates_run_behind_all_inputs() -> None:
+    """One that reads a variable which stands behind its own."""
+    graph = parse("""
+        a = _Variable() [8] @/device:CPU:0
+        u = _Variable() [8] @/device:CPU:0
+        p = ReadVariableOp(u:0) [8] @/device:CPU:0
+        q = AssignVariableOp(a:0, p:0) [] @/device:CPU:0
+        x = _Arg() [64] @/device:CPU:0
+        y = Exp(x:0) [64] @/device:CPU:0
+        return y:0""")
+    order = updates_first(graph, [node.name for node in graph.nodes])
+    assert order == ("a", "u", "x", "p", "q", "y")

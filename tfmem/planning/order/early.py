@@ -108,6 +108,13 @@ class _Walk:
         self.result: list[int] = []
 
     def run(self) -> list[int]:
+        """All nodes: inputs, which are there before any runs, then the rest."""
+        inputs = [node for node in self.order if self.form.is_input[node]]
+        for node in inputs:
+            self.done[node] = True
+        self.result += inputs
+        ready = [reader for node in inputs for reader in self.countdown.take(node)]
+        self._take([reader for reader in reversed(ready) if self.is_movable[reader]])
         for is_late in (False, True):  # last what no other node leads to
             for node in self.order:
                 if is_late or not self.is_movable[node]:
