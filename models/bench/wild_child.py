@@ -103,7 +103,7 @@ class Plans:
     def look(self, plans: tuple[tfmem.Plan, ...]) -> None:
         """Tells of those that are not known yet."""
         kept = plans[: len(self._known)]
-        if any(one is not other for one, other in zip(kept, self._known, strict=True)):
+        if kept != self._known:
             self._say("replanned", plans)
         elif len(plans) > len(self._known):
             self._say("planned", plans, seconds=time.perf_counter() - self._started)
