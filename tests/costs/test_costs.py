@@ -151,6 +151,7 @@ EINSUMS = [
     ("gsm,gsec->egcm", [(2, 512, 256), (2, 512, 8, 128)], (8, 2, 128, 256), 2),
     ("egcm,emh->egch", [(8, 2, 160, 256), (8, 256, 1024)], (8, 2, 160, 1024), 0),
     ("gsec,egcm->gsm", [(2, 512, 8, 128), (8, 2, 128, 256)], (2, 512, 256), 2),
+    ("...nhi,...mhi->...nhm", [(64, 80, 4, 32)] * 2, (64, 80, 4, 80), 11.25),
     ("ij->ji", [(1024, 1024)], (1024, 1024), 0),
     ("ij->i", [(1024, 1024)], (1024,), 0),
 ]
@@ -158,7 +159,7 @@ EINSUMS = [
 
 @pytest.mark.parametrize(("equation", "inputs", "out", "megabytes"), EINSUMS)
 def test_an_einsum_copies_what_stands_the_wrong_way_round(
-    equation: str, inputs: list[tuple[int, ...]], out: tuple[int, ...], megabytes: int
+    equation: str, inputs: list[tuple[int, ...]], out: tuple[int, ...], megabytes: float
 ) -> None:
     call = Call("Einsum", inputs, [out], 4, {"equation": equation})
     copies = workspace(call)

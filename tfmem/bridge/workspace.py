@@ -49,16 +49,17 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     the product are given back before that.
     """
     equation = call.attrs.get("equation")
-    if not isinstance(equation, str) or "..." in equation:
+    if not isinstance(equation, str):
         return ()
     left, result = equation.replace(" ", "").split("->")
-    terms = left.split(",")
+    terms = [_spelt(term, shape) for term, shape in zip(left.split(","), inputs, strict=True)]
+    result = _spelt(result, out)
     copied: list[int] = []
     product, free_sizes, is_swapped, depth = "", [], [], 1
-    for term, shape in zip(terms, inputs, strict=False):
-        others = "".join(other for other in terms if other is not term)
-        batch = "".join(a for a in term if a in others and a in result)
-        free = "".join(a for a in term if a not in others and a in result)
+    for number, (term, shape) in enumerate(zip(terms, inputs, strict=True)):
+        others = "".join(terms[:number] + terms[number + 1 :])
+        batch = "".join(a for a in term if a in result and (a in others or a.isdigit()))
+        free = "".join(a for a in term if a in result and a not in batch)
         contracted = "".join(a for a in term if a in others and a not in result)
         kept = batch + free + contracted
         if len(kept) == len(term) and term not in (kept, batch + contracted + free):
@@ -75,6 +76,12 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
         if blocks := _blocks(call, rows, columns, depth, is_swapped[0], not is_swapped[1]):
             return (*copied, 0, blocks)
     return (*copied, 0) if copied else ()
+
+
+def _spelt(term: str, shape: Shape) -> str:
+    """A term of an equation with a digit for each axis of its dots, counted from the last."""
+    count = len(shape) - len(term.replace("...", ""))
+    return term.replace("...", "".join(str(axis) for axis in reversed(range(count))))
 
 
 def _product(call: Call, inputs: list[Shape], out: Shape) -> int:
