@@ -175,3 +175,18 @@ def test_a_variable_that_a_loop_assigns_moves(end: int, padding: int) -> None:
     costs = Costs(requests={"w": asked}, workspace={"w": 5 * MIB - 1024})
     most, _ = undisturbed(LOOP, costs, room=64 * MIB)
     assert most == 4 * MIB + 1024 + 5 * MIB + padding
+
+
+def test_two_variables_may_be_given_one_buffer() -> None:
+    graph = parse(f"""
+        a = _Variable() [1024] @{DEVICE}
+        b = _Variable() [1024] @{DEVICE}
+        x = _Arg() [1024] @{DEVICE}
+        y = Exp(x:0) [1024] @{DEVICE}
+        s = AssignVariableOp(a:0, y:0) [] @{DEVICE}
+        t = AssignVariableOp(b:0, y:0) [] @{DEVICE}
+        return""")
+    for room in (None, (2**20,)):
+        found = allocate(graph, Costs(), Plan(device=DEVICE), room=room)
+        assert found.fits
+        assert found.worst_bytes >= 4 * 1024

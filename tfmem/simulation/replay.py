@@ -106,6 +106,8 @@ class Replay:
         sizes = self._sizes = lifetimes.nbytes.tolist()
         pairs = lifetimes.variables
         self._renewed = {old: new for old, new in pairs if old != new and sizes[old]}
+        ends = sorted(self._renewed, key=lambda old: int(lifetimes.end[old]))
+        self._keeper = {self._renewed[old]: old for old in ends}  # of several, the last to let go
         outlive = set(self._renewed.values())
         here = [b for b in on_device(lifetimes) if b not in outlive]
         self._given = [b for b in here if lifetimes.is_input(b) and not lifetimes.start[b]]
@@ -277,7 +279,7 @@ class Replay:
         returned: list[Chunk] = []
         for _ in range(steps):
             peaks.append(self._most(pool, asked, chunks, variables) - before)
-            for old, new in self._renewed.items():
+            for new, old in self._keeper.items():
                 if new in chunks:
                     chunks[old] = chunks.pop(new)
             if renews:
@@ -314,7 +316,8 @@ class Replay:
             if like:
                 like.rotate()
                 chunks[like[0]], chunks[number] = chunks[number], chunks[like[0]]
-            pool.release(chunks.pop(number))
+            if number in chunks or number not in self._renewed:  # variables may share a buffer
+                pool.release(chunks.pop(number))
         return most
 
 
