@@ -232,8 +232,8 @@ def _refuse_loops(graph_def: GraphDef, concrete: Any) -> None:
     if _DATASET_LOOP in ops:
         raise UnsupportedFunctionError(
             f"{name} loops over a tf.data.Dataset ({_DATASET_LOOP}): tf.data runs what is in the "
-            "loop, which cannot be steered; call a function for each element, or loop over tf.range "
-            "and take elements from an iterator that is an argument"
+            "loop, which cannot be steered; call a function for each element, or loop over "
+            "tf.range and take elements from an iterator that is an argument"
         )
 
 
