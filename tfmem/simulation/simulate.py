@@ -203,9 +203,7 @@ def allocate(
 def layout(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple[int, ...] | None:
     """Bytes of the chunks that a plan needs to be kept apart in the largest free one, in order.
 
-    Args:
-      graph, costs, plan: as for `allocate`.
-      room: bytes of each free chunk of the allocator, by address, after variables were placed.
+    Arguments are those of `allocate`, but that `room` is what is free once variables were placed.
 
     Returns:
       None if it does not fit, as `allocate` tells.
@@ -216,13 +214,8 @@ def layout(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple
 
 
 def asked(graph: Graph, costs: Costs, plan: Plan) -> list[tuple[str, int]]:
-    """What a step, but the first, asks the device's allocator for: node and bytes, in order.
-
-    Args:
-      graph, costs, plan: as for `allocate`.
-    """
-    step, _, _ = _replay(graph, costs, plan)
-    return step.asked()
+    """What a step, but the first, asks the device's allocator for: node and bytes, in order."""
+    return _replay(graph, costs, plan)[0].asked()
 
 
 def _freed(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple[int, ...]:
