@@ -341,17 +341,3 @@ def test_a_variable_that_only_a_raw_op_takes_is_known():
 
     captured = captured_from(step, tf.ones([64]))
     assert {id(variable) for variable in captured.variables.values()} == {id(weight), id(slot)}
-
-
-def test_a_loop_over_a_data_set_is_refused():
-    """What is in it is run by tf.data, which counts as nothing."""
-
-    @tf.function
-    def step(x):
-        total = tf.constant(0.0)
-        for row in tf.data.Dataset.from_tensor_slices(x):
-            total += tf.reduce_sum(tf.exp(row))
-        return total
-
-    with pytest.raises(UnsupportedFunctionError, match=r"step loops over a tf.data.Dataset"):
-        captured_from(step, matrix(0, 4, 8))

@@ -30,7 +30,6 @@ from tfmem.runtime import devices
 _MAX_SOURCES = 500
 _SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
 _LOOP_OPS = frozenset(("Enter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"))
-_DATASET_LOOP = "ReduceDataset"
 
 
 @dataclass(frozen=True)
@@ -195,7 +194,7 @@ def _nodes_of(
     """
     graph_def = grappler.optimize(concrete, inputs, places, device)
     sums.split(graph_def, _SUMMED)
-    _refuse_loops(graph_def, concrete)
+    _refuse_old_loops(graph_def, concrete)
     names = [op.name for op in concrete.graph.get_operations()]
     kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
     gone = reads.share(graph_def, {i.name for i in inputs if is_variable(i)}, kept, names)
@@ -222,18 +221,11 @@ def refuse_compiled(concrete: Any) -> None:
             )
 
 
-def _refuse_loops(graph_def: GraphDef, concrete: Any) -> None:
-    name, ops = _plain_name(concrete.name), {n.op for n in graph_def.node}
-    if loops := sorted(ops & _LOOP_OPS):
+def _refuse_old_loops(graph_def: GraphDef, concrete: Any) -> None:
+    if loops := sorted({n.op for n in graph_def.node} & _LOOP_OPS):
         raise UnsupportedFunctionError(
-            f"{name} has loops of TensorFlow 1 ({', '.join(loops)}); "
+            f"{_plain_name(concrete.name)} has loops of TensorFlow 1 ({', '.join(loops)}); "
             "call tf.compat.v1.enable_control_flow_v2() before it is traced"
-        )
-    if _DATASET_LOOP in ops:
-        raise UnsupportedFunctionError(
-            f"{name} loops over a tf.data.Dataset ({_DATASET_LOOP}): tf.data runs what is in the "
-            "loop, which cannot be steered; call a function for each element, or loop over "
-            "tf.range and take elements from an iterator that is an argument"
         )
 
 
