@@ -177,6 +177,34 @@ def test_a_variable_that_a_loop_assigns_moves(end: int, padding: int) -> None:
     assert most == 4 * MIB + 1024 + 5 * MIB + padding
 
 
+def test_a_variable_may_be_given_what_another_had() -> None:
+    graph = parse(f"""
+        x = _Arg() [1024] @{DEVICE}
+        v = _Variable() [1024] @{DEVICE}
+        w = _Variable() [1024] @{DEVICE}
+        r = ReadVariableOp(w:0) [1024] @{DEVICE}
+        s = AssignSubVariableOp(w:0, x:0, ^r) [] @{DEVICE}
+        t = AssignVariableOp(v:0, r:0, ^s) [] @{DEVICE}
+        u = ReadVariableOp(v:0, ^t) [1024] @{DEVICE}
+        y = Exp(u:0) [1024] @{DEVICE}
+        return y:0""")
+    peaks = step_of(graph, Costs()).run(Bfc(), steps=8, renews=False)
+    assert peaks == peaks[:1] * 8
+
+
+def test_a_variable_that_is_given_what_another_keeps_shares_it() -> None:
+    graph = parse(f"""
+        x = _Arg() [1024] @{DEVICE}
+        v = _Variable() [1024] @{DEVICE}
+        w = _Variable() [1024] @{DEVICE}
+        r = ReadVariableOp(w:0) [1024] @{DEVICE}
+        t = AssignVariableOp(v:0, r:0) [] @{DEVICE}
+        y = Exp(x:0, ^t) [1024] @{DEVICE}
+        return y:0""")
+    peaks = step_of(graph, Costs()).run(Bfc(), steps=4, renews=False)
+    assert peaks == [3072] * 4
+
+
 def test_two_variables_may_be_given_one_buffer() -> None:
     graph = parse(f"""
         a = _Variable() [1024] @{DEVICE}

@@ -107,12 +107,14 @@ class Replay:
         pairs = lifetimes.variables
         self._renewed = {old: new for old, new in pairs if old != new and sizes[old]}
         ends = sorted(self._renewed, key=lambda old: int(lifetimes.end[old]))
-        self._keeper = {self._renewed[old]: old for old in ends}  # of several, the last to let go
-        outlive = set(self._renewed.values())
+        unchanged = {old for old, new in pairs if old == new}
+        shared = {self._renewed[old]: old for old in ends}  # of several, the last to let go
+        self._keeper = {new: old for new, old in shared.items() if new not in unchanged}
+        variables = {old for old, _ in pairs}
+        outlive = set(self._renewed.values()) - variables
         here = [b for b in on_device(lifetimes) if b not in outlive]
         self._given = [b for b in here if lifetimes.is_input(b) and not lifetimes.start[b]]
         self._constants = [b for b in here if lifetimes.is_constant(b)]
-        variables = {old for old, _ in pairs}
         self._arguments = [b for b in self._given if b not in variables]
         self._callers = [b for b in self._given if b in variables and b not in self._renewed]
         held = {*self._given, *self._constants}
@@ -279,9 +281,8 @@ class Replay:
         returned: list[Chunk] = []
         for _ in range(steps):
             peaks.append(self._most(pool, asked, chunks, variables) - before)
-            for new, old in self._keeper.items():
-                if new in chunks:
-                    chunks[old] = chunks.pop(new)
+            keeper = self._keeper.items()  # all at once: one may be given what another had
+            chunks |= {old: chunks.pop(new) for new, old in keeper if new in chunks}
             if renews:
                 for chunk in returned:
                     pool.release(chunk)

@@ -54,9 +54,10 @@ class _Step:
         self.ends: list[list[int]] = [[] for _ in range(count)]
         self.inputs: list[int] = []
         renewed = {after for before, after in lifetimes.variables if before != after}
+        there = {before for before, _ in lifetimes.variables}
         for b in on_device(lifetimes):
             if b not in held:
-                is_there = lifetimes.is_input(b) and b not in renewed
+                is_there = lifetimes.is_input(b) and (b in there or b not in renewed)
                 (self.inputs if is_there else self.begins[lifetimes.start[b]]).append(b)
             if b not in kept:
                 self.ends[lifetimes.end[b]].append(b)
