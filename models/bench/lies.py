@@ -29,6 +29,7 @@ import tfmem
 from models.bench.experiment import load
 from models.bench.lying import lied
 from models.bench.odd_steps import SEED, STEPS, Odd
+from models.bench.smaller import SMALLER
 from models.bench.table import markdown, show_bytes, show_difference, stamp, table
 from tfmem.runtime import memory
 from tfmem.runtime.limited import Outcome, run_limited
@@ -39,18 +40,7 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("page", "", "File that takes the table, such as docs/measured/lies.md.")
 
-ZOO: dict[str, dict[str, Any]] = {
-    "convnet": {},
-    "densenet": {"layers": 4},
-    "unet": {"levels": 3},
-    "gpt": {"layers": 4},
-    "lstm": {"length": 32},
-    "transformer": {"layers": 2},
-    "moe_transformer": {"layers": 2},
-    "resnet": {"batch": 8, "side": 64},
-    "wgan_gp": {"blocks": 2, "critic_steps": 1},
-    "deepspeech": {"length": 24},
-}
+ZOO: dict[str, dict[str, Any]] = {**SMALLER, "resnet": {"batch": 8, "side": 64}}
 """Models of the zoo, with fields of their small configurations."""
 
 TRUTH, LIE = 1.0, 0.8

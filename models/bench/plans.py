@@ -24,6 +24,7 @@ from typing import Any
 
 from absl import app, flags
 
+from models.bench.smaller import SMALLER
 from models.bench.table import markdown, stamp
 
 flags.DEFINE_string("out", "out/plans.jsonl", "File that takes the lines.")
@@ -36,19 +37,7 @@ flags.DEFINE_string(
     "page", "", "File that takes the plans as a table, such as docs/measured/plans.md."
 )
 
-MODELS: dict[str, dict[str, Any]] = {
-    "convnet": {},
-    "densenet": {"layers": 4},
-    "unet": {"levels": 3},
-    "gpt": {"layers": 4},
-    "lstm": {"length": 32},
-    "transformer": {"layers": 2},
-    "moe_transformer": {"layers": 2},
-    "resnet": {"batch": 8, "side": 32},
-    "wgan_gp": {"blocks": 2, "critic_steps": 1},
-    "deepspeech": {"length": 24},
-    "loop": {},
-}
+MODELS: dict[str, dict[str, Any]] = {**SMALLER, "loop": {}}
 """What is planned, with the fields of the small configurations that are made smaller."""
 
 SHARES = (0.8, 0.6, 0.35)

@@ -20,30 +20,22 @@ from tfmem.simulation.simulate import allocate, simulate
 KIB = 1024
 GRAIN = 256
 
-CONDITION = """
+STATE = """
     i = _Arg() [4]
     x = _Arg() [4096]
     list = _Arg() [64]
-    limit = _Arg() [4]
+    limit = _Arg() [4]"""
+CONDITION = f"""{STATE}
     goes = Less(i:0, limit:0) [1]
     return goes:0"""
-PUSHING = """
-    i = _Arg() [4]
-    x = _Arg() [4096]
-    list = _Arg() [64]
-    limit = _Arg() [4]
+NEXT = f"""{STATE}
     one = Const() [4]
-    j = AddV2(i:0, one:0) [4]
+    j = AddV2(i:0, one:0) [4]"""
+PUSHING = f"""{NEXT}
     y = MatMul(x:0) [4096]
     more = TensorListPushBack(list:0, y:0) [64]
     return j:0, y:0, more:0, limit:0"""
-POPPING = """
-    i = _Arg() [4]
-    x = _Arg() [4096]
-    list = _Arg() [64]
-    limit = _Arg() [4]
-    one = Const() [4]
-    j = AddV2(i:0, one:0) [4]
+POPPING = f"""{NEXT}
     less = TensorListPopBack(list:0, one:0) [64, 4096]
     y = MatMul(x:0, less:1) [4096]
     return j:0, y:0, less:0, limit:0"""

@@ -104,8 +104,7 @@ def _still_kept(
     if before.graph != graph or before.request != as_then:
         return None
     found = judge(graph, before.costs, request, before.plan, captured.bodies)
-    is_within = request.budget is None or found.worst_bytes <= request.budget
-    return Planned(graph, before.costs, found, request) if found.fits and is_within else None
+    return Planned(graph, before.costs, found, request) if found.keeps(request.budget) else None
 
 
 def _plan_device(

@@ -223,7 +223,7 @@ def checked(found: Decision, request: Request, before: Original) -> Decision:
         )
         found = unchanged(before, request, reason)
     plan = found.plan
-    if request.budget is not None and (found.worst_bytes > request.budget or not found.fits):
+    if not found.keeps(request.budget):
         raise BudgetError(_unreachable(found, request), found.worst_bytes)
     limit = request.max_slowdown
     if limit is not None and plan.step_seconds > limit * plan.baseline_step_seconds:

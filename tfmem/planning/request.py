@@ -60,3 +60,7 @@ class Decision:
     after: Simulation
     worst_bytes: int
     fits: bool = True
+
+    def keeps(self, budget: int | None) -> bool:
+        """Whether a budget in bytes holds, and the allocator has room; True without a budget."""
+        return budget is None or (self.worst_bytes <= budget and self.fits)
