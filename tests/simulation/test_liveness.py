@@ -16,7 +16,8 @@ from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph, Value
 from tfmem.graph.text import parse
 from tfmem.plan import Fetch, Placement, Plan, Transfer
-from tfmem.simulation.liveness import owner
+from tfmem.simulation.liveness import lifetimes, owner
+from tfmem.simulation.program import program
 from tfmem.simulation.simulate import simulate
 
 COSTS = Costs(granularity=1)
@@ -122,14 +123,44 @@ def test_a_variable_of_a_caller_is_counted_there_before_and_after() -> None:
         return""") == [64, 64, 1]
 
 
-def test_access_by_rows_makes_reads_and_dense_updates_copy() -> None:
-    assert timeline("""
-        v = _Variable() [64] @cpu
-        g = ResourceGather(v:0) [8] @cpu
-        r = ReadVariableOp(v:0) [64] @cpu
-        m = MatMul(r:0) [8] @cpu
-        u = AssignSubVariableOp(v:0, m:0) [] @cpu
-        return""") == [72, 128, 136, 136]
+BY_ROWS = """
+    v = _Variable() [64] @cpu
+    g = ResourceGather(v:0) [8] @cpu
+    r = ReadVariableOp(v:0) [64] @cpu
+    m = MatMul(r:0) [8] @cpu
+    u = AssignSubVariableOp(v:0, m:0) [] @cpu
+    return"""
+
+
+def test_access_by_rows_makes_reads_copy() -> None:
+    assert timeline(BY_ROWS) == [72, 128, 136, 72]
+
+
+def test_access_by_rows_makes_dense_updates_of_the_original_copy() -> None:
+    assert simulate(parse(BY_ROWS), COSTS, Plan()).timeline.tolist() == [72, 128, 136, 136]
+
+
+LARGE = """
+    v = _Variable() [65537] @cpu
+    r = ReadVariableOp(v:0) [65537] @cpu
+    a = MatMul() [65537] @cpu
+    u = AssignVariableOp(v:0, a:0) [] @cpu
+    e = MatMul({reads}) [1] @cpu
+    return"""
+
+
+def test_an_assignment_of_a_large_variable_is_made_in_place() -> None:
+    graph = parse(LARGE.format(reads=""))
+    order = tuple(node.name for node in graph.nodes)
+    for plan, moves in ((Plan(order=order), False), (Plan(), True)):
+        found = lifetimes(program(graph, plan), 1)
+        assert [one != other for one, other in found.variables] == [moves]
+    assert timeline(LARGE.format(reads="")) == [65537, 131074, 131074, 65538]
+
+
+def test_an_assignment_in_place_copies_what_is_still_read() -> None:
+    peaks = timeline(LARGE.format(reads="r:0"))
+    assert peaks == [65537, 131074, 3 * 65537, 131075]
 
 
 SWAP = """

@@ -43,6 +43,12 @@ def is_variable(item: Input) -> bool:
     return item.dtype == tf.resource and bool(item.handle and item.handle.is_set)
 
 
+def is_open(variable: Input) -> bool:
+    """Whether a variable may be assigned values of other shapes than it has now."""
+    shape = tf.TensorShape(variable.handle.shape_and_type[0].shape)
+    return not shape.is_fully_defined()
+
+
 def as_shape(shape: tf.TensorShape | None) -> tuple[int | None, ...] | None:
     """A shape as a tuple, with None for an open dimension; None for an open rank."""
     return None if shape is None or shape.rank is None else tuple(shape)

@@ -30,7 +30,8 @@ from tfmem.bridge import branches
 from tfmem.bridge.calls import with_defaults
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, NodeDef
-from tfmem.bridge.inputs import Input, import_graph
+from tfmem.bridge.in_place import update_in_place
+from tfmem.bridge.inputs import Input, import_graph, is_open, is_variable
 from tfmem.errors import RewriteError
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.verify import COPIES
@@ -109,7 +110,9 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
         func_graph._add_function(function)
 
     graph_def = _graph_def(captured, graph)
-    for made in branches.hold_together(graph_def.node):
+    resizable = {item.name for item in captured.inputs if is_variable(item) and is_open(item)}
+    added = update_in_place(graph_def.node, graph, resizable=resizable)
+    for made in added + branches.hold_together(graph_def.node):
         made.device = graph.by_name[made.name.rpartition("/")[0]].device
         graph_def.node.append(made)
     _one_iteration_at_a_time(graph_def.node)
@@ -245,6 +248,7 @@ def _rewritten_body(function: FunctionDef, before: Graph, after: Graph) -> Funct
             node_def.attr["_tfmem_id"].i = serial
         node_def.name = node.name
         node_def.input.extend(f"^{name}" for name in node.after)
+    made.node_def.extend(update_in_place(made.node_def, after, in_function=True))
     made.node_def.extend(branches.hold_together(made.node_def, in_function=True))
     return made
 

@@ -18,6 +18,10 @@ PLAIN, VIEW, READ, UPDATE, ASSIGN, KEPT, HANDLE = range(7)
 input's, gives out a variable's, updates variables, lets a variable adopt an input's buffer, gives
 out buffers that live as long as the step, gives out variable handles."""
 
+SMALL = 2**16
+"""Bytes of the largest buffers that count as small: chunks of their own serve them, so that where
+they lie shatters nothing (`simulation.replay`)."""
+
 
 @dataclass(slots=True)
 class Compact:
@@ -83,6 +87,11 @@ class Compact:
         """Whether a node is a read or an assignment of a variable in copy-on-read mode."""
         is_whole = self.kind[node] in (READ, ASSIGN)
         return is_whole and not self.copied.isdisjoint(self.variables[node])
+
+    def stays(self, variable: int) -> bool:
+        """Whether a rewritten function writes a variable where it lies (`bridge.in_place`)."""
+        handle = self.first[self.variable_nodes[variable]]
+        return variable in self.copied or self.nbytes[handle] > SMALL
 
     def number_of(self, value: Value) -> int:
         """The number of a value.

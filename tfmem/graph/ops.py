@@ -190,7 +190,7 @@ _RANDOM = """
 _UPDATES = {
     (0,): """
         AssignVariableOp AssignAddVariableOp AssignSubVariableOp
-        ResourceApplyGradientDescent ResourceApplyProximalGradientDescent ResourceStridedSliceAssign
+        ResourceApplyGradientDescent ResourceApplyProximalGradientDescent
     """,
     (0, 1): """
         ResourceApplyMomentum ResourceApplyKerasMomentum ResourceApplyAdagrad ResourceApplyAdagradV2
@@ -209,7 +209,7 @@ _SPARSE_UPDATES = {
         ResourceScatterAdd ResourceScatterSub ResourceScatterMul ResourceScatterDiv
         ResourceScatterMin ResourceScatterMax ResourceScatterUpdate ResourceScatterNdUpdate
         ResourceScatterNdAdd ResourceScatterNdSub ResourceScatterNdMin ResourceScatterNdMax
-        ResourceSparseApplyProximalGradientDescent
+        ResourceSparseApplyProximalGradientDescent ResourceStridedSliceAssign
     """,
     (0, 1): """
         ResourceSparseApplyAdagrad ResourceSparseApplyAdagradV2 ResourceSparseApplyMomentum

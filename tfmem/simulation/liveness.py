@@ -14,7 +14,8 @@ of the nodes that run on the device, both ends included. The rules, as TensorFlo
   then the variable moves to a fresh copy, and the old buffer dies with its readers. Assignment
   adopts the value's buffer; where the handle has no bytes, the variable is a caller's, which counts
   one buffer for it before and after. A variable that is accessed by rows anywhere
-  (`Facts.is_sparse`) is in copy-on-read mode: each read and each dense update makes a copy.
+  (`Facts.is_sparse`) is in copy-on-read mode: each read makes a copy, and so does each dense update
+  of the original; a rewritten function makes those in place (`bridge.in_place`).
 - A value that crosses to the host is held until the copy has landed; what comes back is a new
   buffer, from just after its trigger to its last user.
 """
@@ -273,13 +274,19 @@ class Liveness:
     def _update(self, node: int, host: bool) -> None:
         for variable in self.graph.variables[node]:
             buffer = self.variable[variable]
-            if self.refs[buffer] > 1 or variable in self.graph.copied:
+            is_copied = variable in self.graph.copied
+            if is_copied and self.program.is_rewritten:
+                continue
+            if is_copied or self.refs[buffer] > 1:
                 self.variable[variable] = self.make(self._handle(variable), 1, host)
                 self.release(buffer)
 
     def _assign(self, node: int, buffer: int, host: bool) -> None:
         (variable,) = self.graph.variables[node]
         old = self.variable[variable]
+        if self.program.is_rewritten and self.graph.stays(variable):
+            self._update(node, host)
+            return
         if variable in self.graph.copied:
             buffer = self.make(self._handle(variable), 0, host)
         is_callers = not self.sizes[self._handle(variable)]

@@ -50,6 +50,7 @@ class Program:
       uses: how many times each value is read.
       nbytes: exact size of each value.
       waits: steps of the host and copies that a step waits for.
+      is_rewritten: whether the graph is rewritten by the plan, or TensorFlow runs the original.
     """
 
     graph: Compact
@@ -61,6 +62,7 @@ class Program:
     uses: list[int]
     nbytes: list[int]
     waits: dict[int, list[int]]
+    is_rewritten: bool
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,7 +118,7 @@ class _Builder:
             self._add_crossings()
         return Program(
             graph, self.order, self._sequence(), self.on_host, self.copies, self.reads, self.uses,
-            self.nbytes, self.waits,
+            self.nbytes, self.waits, not self.plan.is_noop,
         )  # fmt: skip
 
     def _node(self, name: str, what: str) -> int:

@@ -26,6 +26,7 @@ from math import ceil
 import numpy as np
 
 from tfmem.costs.types import GRAIN, SWITCH, Asked, Requests
+from tfmem.graph.compact import SMALL
 from tfmem.simulation.allocator import Bfc, Chunk
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.requests import on_device, parts_of, requests
@@ -46,7 +47,7 @@ SMALL_HOLES, SMALL_HOLE_SIZES = 16, tuple(GRAIN << shift for shift in range(7))
 up large free chunks more than was measured: a ResNet-50 was predicted 3 % too high. Would change
 if real layouts were recorded."""
 
-PIECE = 2**16
+PIECE = SMALL
 """Bytes of the chunks that small buffers are served from, and of the largest buffers that count as
 small. Scratch that no replay foresaw was 34 KB at most. Larger pieces waste more of the limit."""
 

@@ -121,6 +121,22 @@ def test_updates_wait_for_all_who_read_the_old_contents() -> None:
     assert updates_after_reads(graph, found) == found
 
 
+def test_what_depends_on_an_update_waits_with_it() -> None:
+    """The second update of w waits for the first, which waits for b."""
+    graph = parse(f"""
+        w = _Variable() [1024] @{DEVICE}
+        x = _Arg() [1024] @{DEVICE}
+        rw = ReadVariableOp(w:0) [1024] @{DEVICE}
+        a = MatMul(x:0, rw:0) [1024] @{DEVICE}
+        u1 = AssignSubVariableOp(w:0, a:0) [] @{DEVICE}
+        u2 = AssignSubVariableOp(w:0, a:0, ^u1) [] @{DEVICE}
+        b = MatMul(a:0, rw:0) [1024] @{DEVICE}
+        c = MatMul(b:0) [1024] @{DEVICE}
+        return c:0""")
+    found = updates_after_reads(graph, tuple(node.name for node in graph.nodes))
+    assert found == ("w", "x", "rw", "a", "b", "u1", "u2", "c")
+
+
 @settings(max_examples=60, deadline=None)
 @given(graphs)
 def test_updates_that_wait_leave_a_topological_order(graph: Graph) -> None:

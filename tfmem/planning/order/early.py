@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tfmem.graph.compact import ASSIGN, KEPT, READ, UPDATE, Compact
 from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
-from tfmem.graph.topology import Countdown
+from tfmem.graph.topology import Countdown, least_first
 
 
 def updates_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
@@ -63,27 +63,36 @@ def updates_after_reads(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
     """The order with each update behind all who read what the variable held before.
 
     An update before one of them would copy the variable, which takes as much as keeping what it is
-    updated by, and leaves the variable somewhere else after each step. An update stays where it is
-    if a node between depends on it.
+    updated by, and leaves the variable somewhere else after each step. What depends on the update
+    moves along; the update stays where it is if one of those who read does.
     """
     form = graph.form
     numbers = [form.number[name] for name in order]
     place = {node: position for position, node in enumerate(numbers)}
-    behind: dict[int, list[int]] = {}  # node -> the updates that move behind it
+    before = [list(others) for others in form.predecessors]
+    after = [list(others) for others in form.successors]
     for update, readers in _waits(form, numbers, later=True).items():
-        last = max(readers, key=lambda reader: place[reader], default=update)
-        needed = min((place[n] for n in form.successors[update] if n in place), default=len(place))
-        if place[update] < place[last] < needed:
-            behind.setdefault(last, []).append(update)
-    moved = {update for updates in behind.values() for update in updates}
-    result: list[int] = []
-    for node in numbers:
-        if node not in moved:
-            todo = [node]
-            while todo:
-                result.append(todo.pop())
-                todo += reversed(behind.get(result[-1], ()))
-    return tuple(form.names[node] for node in result)
+        late = {reader for reader in readers if place[reader] > place[update]}
+        for reader in sorted(late - _dependents(form, update)) if late else ():
+            if reader not in before[update]:
+                before[update].append(reader)
+                after[reader].append(update)
+    keys = [place.get(node, -1) for node in range(len(form.names))]
+    found = least_first(before, after, keys)
+    if len(found) < len(keys):  # two updates, each of which some reader of the other depends on
+        return tuple(order)
+    return tuple(form.names[node] for node in found if node in place)
+
+
+def _dependents(form: Compact, node: int) -> set[int]:
+    """All nodes that can only run after one."""
+    found: set[int] = set()
+    todo = [node]
+    while todo:
+        new = set(form.successors[todo.pop()]) - found
+        found |= new
+        todo += new
+    return found
 
 
 class _Walk:

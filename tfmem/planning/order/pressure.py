@@ -151,8 +151,7 @@ def _add_update(
 ) -> None:
     form = model.graph
     size = costs.allocated(form.nbytes[form.first[form.variable_nodes[variable]]])
-    if variable in form.copied:
-        model.scratch[node] += size
+    if variable in form.copied:  # in place: `bridge.in_place`
         return
     old = contents[variable]
     model.size[old], model.maker[old] = size, node
