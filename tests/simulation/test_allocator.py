@@ -16,7 +16,7 @@ from tfmem.plan import Plan
 from tfmem.simulation.allocator import Bfc
 from tfmem.simulation.liveness import lifetimes
 from tfmem.simulation.program import program
-from tfmem.simulation.replay import Replay
+from tfmem.simulation.replay import Caller, Replay
 from tfmem.simulation.requests import functions, kernel_buffers, most_of
 from tfmem.simulation.simulate import allocate, simulate
 
@@ -97,7 +97,7 @@ def step_of(graph: Graph, costs: Costs) -> Replay:
 def undisturbed(graph: Graph, costs: Costs, room: int | None = None) -> tuple[int, bool]:
     """Most bytes of one step in an allocator that was empty before, and whether they had room."""
     pool = Bfc(None if room is None else (room,))
-    (most,) = step_of(graph, costs).run(pool, steps=1, renews=False)
+    (most,) = step_of(graph, costs).run(pool, Caller.SAME, steps=1)
     return most, pool.fits
 
 
@@ -188,7 +188,7 @@ def test_a_variable_may_be_given_what_another_had() -> None:
         u = ReadVariableOp(v:0, ^t) [1024] @{DEVICE}
         y = Exp(u:0) [1024] @{DEVICE}
         return y:0""")
-    peaks = step_of(graph, Costs()).run(Bfc(), steps=8, renews=False)
+    peaks = step_of(graph, Costs()).run(Bfc(), Caller.SAME, steps=8)
     assert peaks == peaks[:1] * 8
 
 
@@ -201,7 +201,7 @@ def test_a_variable_that_is_given_what_another_keeps_shares_it() -> None:
         t = AssignVariableOp(v:0, r:0) [] @{DEVICE}
         y = Exp(x:0, ^t) [1024] @{DEVICE}
         return y:0""")
-    peaks = step_of(graph, Costs()).run(Bfc(), steps=4, renews=False)
+    peaks = step_of(graph, Costs()).run(Bfc(), Caller.SAME, steps=4)
     assert peaks == [3072] * 4
 
 

@@ -6,9 +6,8 @@ steps are replayed in a row.
 Where the allocator's free chunks are known (`runtime.heap`), what is replayed is what happens:
 small buffers are served from chunks of their own, which are kept apart before the first step.
 Kernels ask for small scratch that no replay foresees, and small buffers in the middle of large
-chunks are what shatters them. Callers differ in what they do between two steps, and both ways are
-replayed: they pass the same arguments again, or make new ones before they let go of the old, and
-keep what the last step returned until the next one has.
+chunks are what shatters them. Callers differ in what they do beside the steps, and each kind of
+`Caller` is replayed.
 
 An allocator that grows without a limit is replayed in several processes, each with another past.
 """
@@ -20,6 +19,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cached_property
 from math import ceil
 
@@ -85,6 +85,19 @@ class Allocation:
     fits: bool
 
 
+class Caller(Enum):
+    """What somebody does who calls a step again and again.
+
+    SAME passes the same arguments again. NEW makes new ones before it lets go of the old, and keeps
+    what the last step returned until the next one has. So does AHEAD, whose next arguments another
+    thread, such as one of `tf.data`'s, has made at some moment of the step before.
+    """
+
+    SAME = auto()
+    NEW = auto()
+    AHEAD = auto()
+
+
 class Replay:
     """One step of a program, to be run in allocators, any number of times in each.
 
@@ -117,6 +130,8 @@ class Replay:
         self._given = [b for b in here if lifetimes.is_input(b) and not lifetimes.start[b]]
         self._constants = [b for b in here if lifetimes.is_constant(b)]
         self._arguments = [b for b in self._given if b not in variables]
+        are_large = any(sizes[b] > SMALL for b in self._arguments)
+        self._kinds = [one for one in Caller if one is not Caller.AHEAD or are_large]
         self._callers = [b for b in self._given if b in variables and b not in self._renewed]
         held = {*self._given, *self._constants}
         self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
@@ -126,7 +141,8 @@ class Replay:
     def grown(self, count: int, steps: int) -> Allocation:
         """Runs steps in so many processes whose allocators grow without a limit."""
         pools = [self._with_past(seed) for seed in range(count)]
-        peaks = [self.run(pool, steps, renews=bool(n % 2)) for n, pool in enumerate(pools)]
+        callers = itertools.cycle((Caller.SAME, Caller.NEW))
+        peaks = [self.run(pool, who, steps) for pool, who in zip(pools, callers, strict=False)]
         return _allocation(pools, peaks)
 
     def within(self, room: Sequence[int], steps: int) -> Allocation:
@@ -188,14 +204,14 @@ class Replay:
         """What `within` tells if these chunks are kept apart."""
         pools, peaks = [], []
         apart = [*[PIECE] * self.pieces, *parts]
-        for renews in (False, True):
+        for caller in self._kinds:
             pool = Bfc(())
             chunks = {b: pool.given(self._sizes[b]) for b in self._given}
             pool.in_use += GRAIN * len(apart)
             for nbytes in (*apart, *_without(room, sum(apart) + GRAIN * len(apart))):
                 pool.add(nbytes)
             pools.append(pool)
-            peaks.append(self.run(pool, steps, renews, chunks, beside=0))
+            peaks.append(self.run(pool, caller, steps, chunks, beside=0))
             if not pool.fits:
                 break
         return _allocation(pools, peaks)
@@ -254,8 +270,8 @@ class Replay:
     def run(
         self,
         pool: Bfc,
+        caller: Caller,
         steps: int,
-        renews: bool,
         chunks: dict[int, Chunk] | None = None,
         beside: int | None = None,
     ) -> list[int]:
@@ -263,8 +279,8 @@ class Replay:
 
         Args:
           pool: the allocator.
+          caller: who calls.
           steps: how many.
-          renews: whether the caller makes new arguments and keeps the last outputs.
           chunks: the buffers that were there before the first step; None to ask for them.
           beside: bytes in use that are no part of the program; None for those in use now.
         """
@@ -277,11 +293,17 @@ class Replay:
         variables: dict[int, deque[int]] = {}  # by size
         for b in self._callers:
             variables.setdefault(self._sizes[b], deque()).append(b)
+        renews, choose = caller is not Caller.SAME, random.Random(0)
         asked = self._requests(set(self._outputs) if renews else set())
+        if caller is Caller.AHEAD:  # the first are there, and counted besides
+            chunks |= {_next(b): pool.given(self._sizes[b]) for b in self._arguments}
+            before += sum(self._sizes[b] for b in self._arguments)
         peaks: list[int] = []
         returned: list[Chunk] = []
-        for _ in range(steps):
-            peaks.append(self._most(pool, asked, chunks, variables) - before)
+        for step in range(steps):
+            is_ahead = caller is Caller.AHEAD and step > 0
+            now = self._with_next(asked, choose) if is_ahead else asked
+            peaks.append(self._most(pool, now, chunks, variables) - before)
             keeper = self._keeper.items()  # all at once: one may be given what another had
             chunks |= {old: chunks.pop(new) for new, old in keeper if new in chunks}
             if renews:
@@ -291,11 +313,19 @@ class Replay:
                 self._renew_arguments(pool, chunks)
         return peaks
 
+    def _with_next(self, asked: Requests, choose: random.Random) -> Requests:
+        """A step's requests, and at some moment those for the next arguments."""
+        moment = choose.randrange(len(asked) + 1)
+        new = ((_next(b), self._sizes[b]) for b in self._arguments)
+        return (*asked[:moment], *new, *asked[moment:])
+
     def _renew_arguments(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
-        new = {b: pool.allocate(self._sizes[b]) for b in self._arguments}
+        for b in self._arguments:
+            if _next(b) not in chunks:
+                chunks[_next(b)] = pool.allocate(self._sizes[b])
         for b in self._arguments:
             pool.release(chunks[b])
-        chunks |= new
+            chunks[b] = chunks.pop(_next(b))
 
     def _most(
         self,
@@ -321,6 +351,11 @@ class Replay:
             if number in chunks or number not in self._renewed:  # variables may share a buffer
                 pool.release(chunks.pop(number))
         return most
+
+
+def _next(argument: int) -> int:
+    """The number under which the next step's argument is asked for in this one."""
+    return -1 - argument
 
 
 def _numbers(buffer: int, parts: Mapping[int, tuple[int, Sequence[int]]]) -> Sequence[int]:
