@@ -138,14 +138,16 @@ def check_host_memory(plan: Plan) -> None:
 def room_of(request: Request) -> tuple[int, ...] | None:
     """Bytes of each chunk that the allocator of the request's device has free, by address.
 
-    What it may still take from the system counts as one chunk, which `claim_room` makes of it. None
-    if it has no limit, or grows and has one so far above the budget that it does not matter.
+    What it may still take from the system it takes now, as one region, before probes and steps make
+    several of it. None if it has no limit, or grows and has one so far above the budget that it
+    does not matter.
     """
     limit, region = memory.device_limit(request.device), memory.region_bytes(request.device)
     if limit is None:
         return None
     if region is None and limit > _AMPLE * (request.budget or 0):
         return None
+    heap.claim(request.device)
     found = heap.measured(request.device)
     if found is None:
         current, _ = memory.memory_info(request.device)

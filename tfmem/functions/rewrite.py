@@ -85,7 +85,6 @@ def lay_out(entry: Entry) -> list[Any]:
         plan, bodies = one.plan, entry.captured.bodies
         if one.request.room is None or plan.is_noop:
             continue
-        heap.claim(plan.device)
         found = heap.measured(plan.device)
         charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
         sizes = layout(one.graph, charged, plan, found.free if found else one.request.room)
