@@ -139,17 +139,21 @@ def free_chunks() -> dict[str, Any]:
 
     device, limit = devices.full_name("CPU:0"), memory.device_limit("CPU:0") or 0
     sizes = [3 * MIB, MIB // 2, 3 * MIB, 40 * 1024]
-    made = [(buffer(nbytes), buffer(3 * MIB)) for nbytes in sizes]
-    walls = [wall for _, wall in made]
-    del made
+    pairs = [(buffer(nbytes), buffer(3 * MIB)) for nbytes in sizes]
+    made = [wall for _, wall in pairs]
+    del pairs
     first = heap.measured(device)
     heap.claim(device)
     claimed = heap.measured(device)
     apart = heap.partition(device, (5 * MIB, 2**16, 2**16))
     parted = heap.measured(device)
+    del made[1]  # between the second hole and the third
+    beside = heap.measured(device)
+    made.insert(1, (buffer(3 * MIB)))
     del apart
     joined = heap.measured(device)
     assert first
+    assert beside
     assert claimed
     assert parted
     assert joined
@@ -160,7 +164,7 @@ def free_chunks() -> dict[str, Any]:
         "parted": parted.free,
         "joined": joined.free,
         "limit": limit,
-        "walls": len(walls),
+        "beside": beside.free,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
@@ -149,7 +150,11 @@ def test_free_chunks_are_measured_claimed_and_kept_apart(reserve):
     largest = max(free)
     assert 5 * MIB in found["parted"]
     assert sum(2**16 - 512 <= nbytes <= 2**16 for nbytes in found["parted"]) == 2
-    taken = 5 * MIB + 2 * 2**16 + 3 * 256
+    for nbytes in set(found["holes"]) & set(free):
+        assert nbytes - 3 * 256 in found["parted"]
+    assert not Counter(found["parted"]) - Counter(found["beside"])  # what was freed joins none
+    assert sum(found["beside"]) == sum(found["parted"]) + 3 * MIB
+    taken = 5 * MIB + 2 * 2**16 + 6 * 256
     assert max(found["parted"]) == pytest.approx(largest - taken, abs=2048)
     assert max(found["joined"]) == pytest.approx(largest, abs=2048)
 

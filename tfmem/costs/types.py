@@ -9,6 +9,9 @@ from typing import NamedTuple
 GRAIN = 256
 """The allocator rounds each request up to a multiple of so many bytes."""
 
+WALLS = 3
+"""Grains of the buffers that keep a free chunk apart from what lies beside it."""
+
 HANDLE_BYTES = 64
 """Bytes of TensorFlow's own: a scalar of type variant, which refers to a list or an optional."""
 

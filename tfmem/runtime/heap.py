@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfmem.bridge import traces
 from tfmem.bridge.traces import HeapEvent
-from tfmem.costs.types import GRAIN
+from tfmem.costs.types import GRAIN, WALLS
 from tfmem.graph import device_names
 from tfmem.runtime import devices, memory
 
@@ -122,7 +122,8 @@ def claim(device: str) -> None:
 def partition(device: str, sizes: Sequence[int]) -> list[Any]:
     """Keeps chunks apart, in the largest free one, so that they never join one another or the rest.
 
-    All other free chunks are filled meanwhile, so that what lies between the chunks lies there.
+    Each free chunk is kept apart from its neighbours, too: what lies beside it now, such as an
+    argument, joins it no more when it is freed.
 
     Args:
       device: a local device.
@@ -138,20 +139,43 @@ def partition(device: str, sizes: Sequence[int]) -> list[Any]:
         return []
     try:
         _, _, largest = _pool(name, limit)
-        _, held, tail = _free_chunks(name, largest)
-        if len(tail) < sum(sizes) + GRAIN * len(sizes):
+        found, held, tail = _free_chunks(name, largest)
+        rest = len(tail) - 2 * GRAIN
+        if rest < sum(sizes) + GRAIN * (len(sizes) + WALLS):
             return []
-        held += _filled(name, tail)
-        chunks, walls, left = [], [], len(tail)
-        for nbytes in sizes:
-            chunks.append(_side_by_side(name, nbytes, left))
-            walls.append(_buffer(name, GRAIN))
-            left -= nbytes + GRAIN
+        beside = _filled(name, tail)
+        walls = [_buffer(name, GRAIN)]  # before it the hole for what making buffers takes
+        others = [size for address, size in found.items() if address != tail.start]
+        for number, size in enumerate(others):
+            held[number] = None  # all but this chunk and the largest are taken
+            beside += _walled(name, size, (), walls)
+        beside += _walled(name, rest, sizes, walls)
     except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
         return []
     finally:
         memory.reset_peak(name)
     return walls
+
+
+def _walled(device: str, size: int, chunks: Sequence[int], walls: list[Any]) -> list[Any]:
+    """Fills a free chunk with walls: at both ends, and behind each of the chunks in it.
+
+    To make a buffer takes a grain meanwhile, for which there is one hole: the last wall is of two
+    grains, so that it fits what is left and not that hole.
+
+    Returns:
+      The buffers between the walls.
+    """
+    left = size - WALLS * GRAIN
+    walls.append(_buffer(device, GRAIN))
+    between: list[Any] = []
+    for nbytes in chunks:
+        between += _side_by_side(device, nbytes, left)
+        walls.append(_buffer(device, GRAIN))
+        left -= nbytes + GRAIN
+    between += _side_by_side(device, left, left + 2 * GRAIN)
+    walls.append(_buffer(device, 2 * GRAIN))
+    return between
 
 
 def _side_by_side(device: str, nbytes: int, largest: int) -> list[Any]:

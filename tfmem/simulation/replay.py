@@ -25,7 +25,7 @@ from math import ceil
 
 import numpy as np
 
-from tfmem.costs.types import GRAIN, SWITCH, Asked, Requests
+from tfmem.costs.types import GRAIN, SWITCH, WALLS, Asked, Requests
 from tfmem.graph.compact import SMALL
 from tfmem.simulation.allocator import Bfc, Chunk
 from tfmem.simulation.liveness import Lifetimes
@@ -158,7 +158,7 @@ class Replay:
         Returns:
           Bytes of each; none if they fit without; None if no way was found in which they do.
         """
-        most = max(room, default=0) - self.pieces * (PIECE + GRAIN)
+        most = max(room, default=0) - self.pieces * (PIECE + GRAIN) - WALLS * GRAIN
         ways = (way for way in self._ways(room) if sum(way) + GRAIN * len(way) <= most)
         few = itertools.islice(ways, MOST_WAYS)
         fitting = (way for way in few if self._within_parts(room, way, steps).fits)
@@ -207,7 +207,7 @@ class Replay:
         for caller in self._kinds:
             pool = Bfc(())
             chunks = {b: pool.given(self._sizes[b]) for b in self._given}
-            pool.in_use += GRAIN * len(apart)
+            pool.in_use += GRAIN * (len(apart) + WALLS * len(room))
             for nbytes in (*apart, *_without(room, sum(apart) + GRAIN * len(apart))):
                 pool.add(nbytes)
             pools.append(pool)
@@ -367,12 +367,12 @@ def _numbers(buffer: int, parts: Mapping[int, tuple[int, Sequence[int]]]) -> Seq
 
 
 def _without(room: Sequence[int], taken: int) -> Iterator[int]:
-    """Chunks when so many bytes have been taken out of the largest, in whole grains."""
+    """Chunks between their walls, in whole grains, so many bytes taken out of the largest."""
     largest = max(room, default=0)
     for nbytes in room:
-        left = nbytes
+        left = nbytes - WALLS * GRAIN
         if nbytes == largest:
-            left, largest = nbytes - taken, -1
+            left, largest = left - taken, -1
         if left >= GRAIN:
             yield left // GRAIN * GRAIN
 
