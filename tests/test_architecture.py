@@ -301,6 +301,7 @@ PROCESS_WIDE = {
     "tfmem.costs.profiler.PROFILER": "TensorFlow's profiler, of which there is one",
     "tfmem.runtime.host._connected": "the host process that TensorFlow's context is connected to",
     "tfmem.runtime.memory._earlier": "peaks from before a step, of the allocator's one counter",
+    "tfmem.functions.layouts.layouts": "plans that share the free memory of a device",
     "tfmem.runtime.memory._claims": "devices whose memory was claimed at once",
     "tfmem.runtime.variables._record": "moves of variables, and those in pinned memory",
 }

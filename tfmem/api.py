@@ -26,6 +26,7 @@ from tfmem.functions.contents import with_contents
 from tfmem.functions.decide import as_devices_are, canonical, plan_devices
 from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import failure_of, is_failure, out_of_memory
+from tfmem.functions.layouts import layouts
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
 from tfmem.functions.tracing import traced
@@ -322,8 +323,10 @@ class Optimized:
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         entry = self._entries.get(signature_of(args, kwargs))
-        if entry is None or entry.is_stale:
+        if entry is None or entry.is_stale or not entry.is_fit:
             with self._lock:
+                if entry is not None and not entry.is_stale:
+                    layouts.forget(entry, self._entries)
                 entry = self._shared(args, kwargs) or self._prepared(args, kwargs)
         return entry
 
@@ -385,7 +388,7 @@ class Optimized:
             self._forget()
             gc.collect()  # what was traced before holds the buffers that variables had
         rewrite.pin_variables(entry)
-        entry = replace(entry, walls=rewrite.lay_out(entry))
+        entry = replace(entry, tenants=layouts.move_in(entry))
         rewritten = rebuild(entry.captured, graph, bodies)
         seconds, moves = entry.seconds + time.perf_counter() - start, variables.moves()
         return replace(entry, rewritten=rewritten, seconds=seconds, moves=moves)

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.graphs import DEVICE, graphs, training_chain
-from tfmem.costs.types import SWITCH, Asked, Costs
+from tfmem.costs.types import SWITCH, WALLS, Asked, Costs
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.simulation.allocator import Bfc
+from tfmem.simulation.layout import layout, within
 from tfmem.simulation.liveness import lifetimes
 from tfmem.simulation.program import program
 from tfmem.simulation.replay import Caller, Replay
@@ -114,7 +115,7 @@ def test_a_caller_that_makes_arguments_anew_needs_room_for_both() -> None:
         x = _Arg() [{4 * MIB}] @{DEVICE}
         a = MatMul(x:0) [{3 * MIB}] @{DEVICE}
         return a:0""")
-    apart = step_of(graph, Costs()).pieces * (2**16 + 256)
+    apart = step_of(graph, Costs()).pieces * (2**16 + 256) + WALLS * 256
     assert allocate(graph, Costs(), Plan(device=DEVICE), room=(11 * MIB + apart,)).fits
     assert not allocate(graph, Costs(), Plan(device=DEVICE), room=(6 * MIB + apart,)).fits
 
@@ -132,10 +133,33 @@ def test_chunks_are_kept_apart_for_the_large_where_they_would_not_fit_else() -> 
         e = MatMul(d:0, c:0) [1024] @{DEVICE}
         return e:0""")
     step = step_of(graph, Costs())
+    pieces = (2**16,) * step.pieces
     room = (8 * MIB + (step.pieces + 1) * (2**16 + 256),)
-    parts = step.parts(room, steps=3)
-    assert parts
-    assert step.within(room, steps=3).fits
+    apart = layout([(step, 3)], room)
+    assert apart
+    assert len(apart) > len(pieces)
+    assert not step.within_apart(room, pieces, steps=3).fits
+    assert within(step, room, steps=3).fits
+
+
+def test_plans_that_share_a_room_are_laid_out_together() -> None:
+    """`first` needs a chunk kept apart; `second`, which has none to spare for it, has no way."""
+    text = f"""
+        x = _Arg() [1024] @{DEVICE}
+        a = MatMul(x:0) [{4 * MIB}] @{DEVICE}
+        c = MatMul(a:0) [{2 * MIB}] @{DEVICE}
+        d = MatMul(c:0) [{5 * MIB}] @{DEVICE}
+        e = MatMul(d:0, c:0) [1024] @{DEVICE}
+        return e:0"""
+    first = step_of(parse(text), Costs())
+    second = step_of(parse(text.replace(f"[{5 * MIB}]", f"[{3 * MIB}]")), Costs())
+    third = step_of(parse(text.replace(f"[{5 * MIB}]", f"[{8 * MIB}]")), Costs())
+    room = (8 * MIB + (first.pieces + 1) * (2**16 + 256),)
+    apart = layout([(first, 3), (second, 3)], room)
+    assert apart
+    for step in (first, second):
+        assert step.within_apart(room, apart, 3).fits
+    assert layout([(first, 3), (third, 3)], room) is None
 
 
 def test_what_ran_before_leaves_holes() -> None:

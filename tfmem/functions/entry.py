@@ -12,6 +12,7 @@ from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.request import Decision, Request
 from tfmem.runtime import variables
+from tfmem.simulation.replay import Replay
 
 if TYPE_CHECKING:
     from tfmem.functions.watch import Watch
@@ -32,14 +33,33 @@ class Planned:
         return self.decision.plan
 
 
+@dataclass(eq=False)
+class Tenant:
+    """A plan whose steps run in the free memory of a device.
+
+    Attributes:
+      name: of the function.
+      device: its full name.
+      step: to be replayed, and how many times.
+      walls: buffers that keep chunks of the free memory apart, one list for all plans of a device.
+      is_fit: whether it still finds the chunks that it needs.
+    """
+
+    name: str
+    device: str
+    step: tuple[Replay, int]
+    walls: list[Any] = field(default_factory=list)
+    is_fit: bool = True
+
+
 @dataclass(frozen=True)
 class Entry:
     """What was decided, and made, for one input signature.
 
     `planned` is that of the scarce devices, each planned on the graph that those before it leave.
     `watch` is there as long as its steps are watched, `events` tells what was found so far, and
-    `has_run` whether all of them have been. `walls` are buffers that keep chunks of free memory
-    apart, as the plans want them.
+    `has_run` whether all of them have been. `tenants` are its plans that share the free memory of
+    a device with others.
     `moves` counts the variables moved, in the whole process, when it was made: an entry that is
     older than the last move may refer to variables that are elsewhere now.
     """
@@ -50,10 +70,15 @@ class Entry:
     seconds: float
     moves: int
     rewritten: Rewritten | None = None
-    walls: list[Any] = field(default_factory=list)
+    tenants: tuple[Tenant, ...] = ()
     watch: Watch | None = None
     events: tuple[str, ...] = ()
     has_run: bool = False
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether its plans still find the free memory that they were made for."""
+        return all(tenant.is_fit for tenant in self.tenants)
 
     @property
     def is_stale(self) -> bool:

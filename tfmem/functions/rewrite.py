@@ -15,10 +15,8 @@ from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import Pass, run_passes
 from tfmem.passes.transfer import Route
 from tfmem.plan import Plan
-from tfmem.planning.nested import charge
-from tfmem.runtime import heap, variables
+from tfmem.runtime import variables
 from tfmem.simulation.program import program
-from tfmem.simulation.simulate import layout
 
 _log = logging.getLogger("tfmem")
 
@@ -72,26 +70,6 @@ def pin_variables(entry: Entry) -> None:
         if device_names.copies(plan.device, plan.host):
             read = (one for one in plan.placements if any(t.fetches for t in one.transfers))
             variables.pin((entry.captured.variables[one.variable] for one in read), plan.device)
-
-
-def lay_out(entry: Entry) -> list[Any]:
-    """Lays the free memory of each device out as its plan was judged to find it.
-
-    Returns:
-      Buffers that keep chunks apart as long as they are alive.
-    """
-    walls: list[Any] = []
-    for one in entry.planned:
-        plan, bodies = one.plan, entry.captured.bodies
-        if one.request.room is None or plan.is_noop:
-            continue
-        found = heap.measured(plan.device)
-        charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
-        sizes = layout(one.graph, charged, plan, found.free if found else one.request.room)
-        if sizes is None:
-            _log.info("%s: free memory is not as it was when the plan was made", entry.name)
-        walls += heap.partition(plan.device, sizes or ())
-    return walls
 
 
 def route_of(device: str, host: str) -> Route:

@@ -32,7 +32,7 @@ from tfmem.functions import lessons, steps
 from tfmem.functions.decide import plan_devices
 from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import Failure, failure_of, is_failure, out_of_memory
-from tfmem.functions.rewrite import lay_out
+from tfmem.functions.layouts import layouts
 from tfmem.functions.signature import signature_of
 from tfmem.functions.watch import REPLANS, WATCHED
 from tfmem.graph import device_names
@@ -244,7 +244,7 @@ class _Step:
             try:
                 self._renew(())
             except Error as error:
-                self._entry.walls.extend(lay_out(self._entry))
+                self._put(replace(self._entry, tenants=layouts.move_in(self._entry)))
                 self._tell(f"the plan made from sizes is kept: {error}")
         else:
             watch.replans += 1
@@ -347,7 +347,7 @@ class _Step:
         Raises:
           tfmem.Error: there is no plan.
         """
-        self._entry.walls.clear()
+        layouts.move_out(self._entry.tenants)
         made = self._owner.renew(self._entry, self._args, self._kwargs, planned)
         if made.watch is not None:
             made.watch.follow(self._watch)

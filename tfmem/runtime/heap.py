@@ -138,22 +138,26 @@ def partition(device: str, sizes: Sequence[int]) -> list[Any]:
     if limit is None:
         return []
     try:
-        _, _, largest = _pool(name, limit)
-        found, held, tail = _free_chunks(name, largest)
-        rest = len(tail) - 2 * GRAIN
-        if rest < sum(sizes) + GRAIN * (len(sizes) + WALLS):
-            return []
-        beside = _filled(name, tail)
-        walls = [_buffer(name, GRAIN)]  # before it the hole for what making buffers takes
-        others = [size for address, size in found.items() if address != tail.start]
-        for number, size in enumerate(others):
-            held[number] = None  # all but this chunk and the largest are taken
-            beside += _walled(name, size, (), walls)
-        beside += _walled(name, rest, sizes, walls)
+        return _partitioned(name, limit, sizes)
     except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
         return []
     finally:
-        memory.reset_peak(name)
+        memory.reset_peak(name)  # once what filled the chunks is gone
+
+
+def _partitioned(device: str, limit: int, sizes: Sequence[int]) -> list[Any]:
+    _, _, largest = _pool(device, limit)
+    found, held, tail = _free_chunks(device, largest)
+    rest = len(tail) - 2 * GRAIN
+    if rest < sum(sizes) + GRAIN * (len(sizes) + WALLS):
+        return []
+    between = _filled(device, tail)
+    walls = [_buffer(device, GRAIN)]  # before it the hole for what making buffers takes
+    others = [size for address, size in found.items() if address != tail.start]
+    for number, size in enumerate(others):
+        held[number] = None  # all but this chunk and the largest are taken
+        between += _walled(device, size, (), walls)
+    between += _walled(device, rest, sizes, walls)
     return walls
 
 

@@ -55,14 +55,6 @@ ALIKE = 0.85
 """Sizes within this factor count as one where large chunks are kept apart. Nearer to 1 tries more
 ways that differ little."""
 
-LEAST_SLOT = 1 / 200
-"""Of the free bytes, the least buffers that chunks are kept apart for. Less tries more ways."""
-
-MOST_WAYS = 48
-"""Ways to keep chunks apart that are tried. More find room for more plans, and take longer. Found
-on plans of an EfficientNet, a GAN, a transformer at 0.7 to 0.35 of their peak: without any they
-need up to 1.19 of the bytes in use to be free, with the best of 190 ways 1.15."""
-
 SPARE_PIECES, SPARE = 8, 0.25
 """Pieces, and part of the pieces that a plan needs, that are kept for what it does not foresee."""
 
@@ -145,39 +137,8 @@ class Replay:
         peaks = [self.run(pool, who, steps) for pool, who in zip(pools, callers, strict=False)]
         return _allocation(pools, peaks)
 
-    def within(self, room: Sequence[int], steps: int) -> Allocation:
-        """Runs steps where only so many bytes are free, in chunks of these sizes by address."""
-        return self._within_parts(room, self.parts(room, steps) or (), steps)
-
-    def parts(self, room: Sequence[int], steps: int) -> tuple[int, ...] | None:
-        """Chunks to be kept apart from the rest of the largest one, so that steps fit.
-
-        Large buffers need large chunks, which the buffers between them break up; chunks of their
-        own size are the last that smaller ones take. Pieces for small buffers are not among them.
-
-        Returns:
-          Bytes of each; none if they fit without; None if no way was found in which they do.
-        """
-        most = max(room, default=0) - self.pieces * (PIECE + GRAIN) - WALLS * GRAIN
-        ways = (way for way in self._ways(room) if sum(way) + GRAIN * len(way) <= most)
-        few = itertools.islice(ways, MOST_WAYS)
-        fitting = (way for way in few if self._within_parts(room, way, steps).fits)
-        return next(fitting, None)
-
-    def _ways(self, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Nothing apart, some chunks of one size, some of each of two sizes; the largest first."""
-        yield ()
-        sizes = [size for size in self._most_alive if size >= LEAST_SLOT * sum(room)]
-        several = [1, 2, 3, 4, 5, 6]
-        for count, size in itertools.product(several, sizes[:6]):
-            if count <= self._most_alive[size]:
-                yield (size,) * count
-        for count, size, more, other in itertools.product(several, sizes[:3], several, sizes[1:6]):
-            if other < size and count <= self._most_alive[size] and more <= self._most_alive[other]:
-                yield (size,) * count + (other,) * more
-
     @cached_property
-    def _most_alive(self) -> dict[int, int]:
+    def most_alive(self) -> dict[int, int]:
         """How many buffers of each size are alive at a time at most, the largest sizes first.
 
         Sizes that are alike count as the largest of them.
@@ -200,10 +161,15 @@ class Replay:
                 alive[held.pop(number)] -= 1
         return most
 
-    def _within_parts(self, room: Sequence[int], parts: Sequence[int], steps: int) -> Allocation:
-        """What `within` tells if these chunks are kept apart."""
+    def within_apart(self, room: Sequence[int], apart: Sequence[int], steps: int) -> Allocation:
+        """Runs steps where only so many bytes are free, some chunks being kept apart.
+
+        Args:
+          room: bytes of each free chunk, by address.
+          apart: of each chunk that is taken out of the largest one, pieces for small buffers too.
+          steps: how many.
+        """
         pools, peaks = [], []
-        apart = [*[PIECE] * self.pieces, *parts]
         for caller in self._kinds:
             pool = Bfc(())
             chunks = {b: pool.given(self._sizes[b]) for b in self._given}

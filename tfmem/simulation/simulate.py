@@ -21,8 +21,9 @@ from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph, Value
 from tfmem.plan import Plan
 from tfmem.simulation import liveness
+from tfmem.simulation.layout import within
 from tfmem.simulation.program import Program, program
-from tfmem.simulation.replay import PIECE, Allocation, Replay
+from tfmem.simulation.replay import Allocation, Replay
 from tfmem.simulation.requests import functions, kernel_buffers, scratch, staying
 
 Array = npt.NDArray[np.int64]
@@ -197,20 +198,16 @@ def allocate(
     step, rounds, steps = _replay(graph, costs, plan)
     if room is None:
         return step.grown(min(count or PROCESSES, max(1, rounds)), steps)
-    return step.within(_freed(graph, costs, plan, room), steps)
+    return within(step, _freed(graph, costs, plan, room), steps)
 
 
-def layout(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple[int, ...] | None:
-    """Bytes of the chunks that a plan needs to be kept apart in the largest free one, in order.
+def step_of(graph: Graph, costs: Costs, plan: Plan) -> tuple[Replay, int]:
+    """A plan's step, to be replayed in allocators, and how many times.
 
-    Arguments are those of `allocate`, but that `room` is what is free once variables were placed.
-
-    Returns:
-      None if it does not fit, as `allocate` tells.
+    Arguments are those of `allocate`.
     """
     step, _, steps = _replay(graph, costs, plan)
-    parts = step.parts(room, steps)
-    return None if parts is None else (*[PIECE] * step.pieces, *parts)
+    return step, steps
 
 
 def asked(graph: Graph, costs: Costs, plan: Plan) -> list[tuple[str, int]]:

@@ -1,0 +1,100 @@
+"""The free memory of each device, laid out as the plans of all functions of this process want it.
+
+A plan was judged to fit into the chunks that were free when it was made, some of them kept apart by
+walls. Functions that take turns, such as the steps of a GAN, share these chunks: those that come
+later use them as they are where they can, or all plans are laid out together. A plan that does not
+fit any more, since what came later made variables or needs other chunks, is made anew.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections import Counter
+from collections.abc import Iterable, MutableMapping, Sequence
+from typing import Any
+
+from tfmem.functions.entry import Entry, Planned, Tenant
+from tfmem.graph.bodies import Bodies
+from tfmem.planning.nested import charge
+from tfmem.runtime import heap
+from tfmem.simulation.layout import layout
+from tfmem.simulation.simulate import step_of
+
+_log = logging.getLogger("tfmem")
+
+RENEWALS = 3
+"""How often a function is planned again for others that share its device. More finds more functions
+a place beside each other, and plans longer where there is none."""
+
+
+class Layouts:
+    """Which plans share the free memory of each device: a process has one allocator for each."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, weakref.WeakSet[Tenant]] = {}
+        self._renewed: Counter[tuple[str, str]] = Counter()  # by function and device
+
+    def move_in(self, entry: Entry) -> tuple[Tenant, ...]:
+        """Lays free memory out as an entry's plans, and those that are there, want it."""
+        found = (self._moved_in(entry.name, one, entry.captured.bodies) for one in entry.planned)
+        return tuple(tenant for tenant in found if tenant is not None)
+
+    def move_out(self, tenants: Iterable[Tenant]) -> None:
+        """Forgets plans whose steps run no more; the walls go with the last of a device."""
+        for tenant in tenants:
+            others = self._tenants[tenant.device]
+            others.discard(tenant)
+            if not others:
+                tenant.walls.clear()
+
+    def forget(self, entry: Entry, entries: MutableMapping[Any, Entry]) -> None:
+        """Drops an entry whose plans do not fit any more, and what it holds on the device."""
+        self.move_out(entry.tenants)
+        for key in [key for key, known in entries.items() if known is entry]:
+            del entries[key]
+        _log.info("%s: planned again, for functions planned since share the device", entry.name)
+        gc.collect()
+
+    def _moved_in(self, name: str, one: Planned, bodies: Bodies) -> Tenant | None:
+        plan = one.plan
+        if one.request.room is None or plan.is_noop:
+            return None
+        charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
+        tenant = Tenant(name, plan.device, step_of(one.graph, charged, plan))
+        known = self._tenants.setdefault(plan.device, weakref.WeakSet())
+        others = list(known)
+        known.add(tenant)
+        if others:
+            tenant.walls = others[0].walls
+            found = heap.measured(plan.device)
+            if found is not None and _fits(tenant, found.free, ()):
+                return tenant
+        tenant.walls.clear()
+        found = heap.measured(plan.device)
+        free = found.free if found else one.request.room
+        sizes = layout([tenant.step, *(other.step for other in others)], free)
+        if sizes is None:
+            sizes = layout([tenant.step], free)
+            for other in others:
+                self._check(other, free, sizes or ())
+        if sizes is None:
+            _log.info("%s: free memory is not as it was when the plan was made", name)
+        tenant.walls += heap.partition(plan.device, sizes or ())
+        return tenant
+
+    def _check(self, tenant: Tenant, free: Sequence[int], apart: Sequence[int]) -> None:
+        """Finds out whether a plan still fits."""
+        name = tenant.name, tenant.device
+        if not _fits(tenant, free, apart) and self._renewed[name] < RENEWALS:
+            self._renewed[name] += 1
+            tenant.is_fit = False
+
+
+layouts = Layouts()
+
+
+def _fits(tenant: Tenant, free: Sequence[int], apart: Sequence[int]) -> bool:
+    step, steps = tenant.step
+    return step.within_apart(free, apart, steps).fits
