@@ -195,6 +195,28 @@ def late(watch: bool) -> dict[str, Any]:
     return facts
 
 
+def in_turn(budget: int | None) -> dict[str, Any]:
+    """A step that fills what is free; then another's variables are made, and both take turns."""
+    import tensorflow as tf
+
+    def made(rows: int) -> tuple[Any, Any]:
+        network = Network(rows=rows, has_counters=False)
+        step = tf.function(network.step)
+        batch = next(iter(network.batches()))
+        return (tfmem.optimize(step, budget=budget, watch=False) if budget else step), batch
+
+    first, batch = made(2048)
+    losses = [float(first(batch))]
+    peaks = [plan.peak_bytes for plan in first.plans] if budget else []
+    second, other = made(1024)
+    losses += [
+        float(step(x)) for _ in range(STEPS) for step, x in ((second, other), (first, batch))
+    ]
+    if budget:
+        peaks += [plan.peak_bytes for plan in first.plans]
+    return {"losses": losses, "peaks": peaks, "peak": memory.memory_info("CPU:0")[1]}
+
+
 def two_threads(budget: int) -> dict[str, Any]:
     """Two threads train the same variables, whose steps are out of memory at first.
 

@@ -165,3 +165,14 @@ def test_two_threads_make_their_steps_in_turn() -> None:
     assert found["errors"] == []
     assert found["count"] == 4
     assert found["events"]
+
+
+def test_functions_that_take_turns_share_what_is_free() -> None:
+    """The second makes variables, for which the first has to be planned again, with a lower peak."""
+    budget = 56 * MIB
+    plain = run(NO_LIMIT, None, function="in_turn")
+    found = run(budget, budget, function="in_turn")
+    assert found["losses"] == plain["losses"]
+    assert found["peak"] <= budget < plain["peak"]
+    before, after = found["peaks"]
+    assert before > after - 6 * MIB

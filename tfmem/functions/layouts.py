@@ -59,30 +59,43 @@ class Layouts:
 
     def _moved_in(self, name: str, one: Planned, bodies: Bodies) -> Tenant | None:
         plan = one.plan
-        if one.request.room is None or plan.is_noop:
+        others = list(self._tenants.setdefault(plan.device, weakref.WeakSet()))
+        if one.request.room is None:
+            return None
+        if plan.is_noop:
+            self._share(others)
             return None
         charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
         tenant = Tenant(name, plan.device, step_of(one.graph, charged, plan))
-        known = self._tenants.setdefault(plan.device, weakref.WeakSet())
-        others = list(known)
-        known.add(tenant)
         if others:
             tenant.walls = others[0].walls
-            found = heap.measured(plan.device)
-            if found is not None and _fits(tenant, found.free, ()):
-                return tenant
+        self._tenants[plan.device].add(tenant)
+        if not (others and self._share(others, tenant)):
+            self._lay_out(tenant, others, one.request.room)
+        return tenant
+
+    def _share(self, others: Sequence[Tenant], tenant: Tenant | None = None) -> bool:
+        """Leaves free memory as it is if a plan fits; finds out which others still do."""
+        found = heap.measured(others[0].device) if others else None
+        if found is None or (tenant and not _fits(tenant, found.free, ())):
+            return False
+        for other in others:
+            self._check(other, found.free, ())
+        return True
+
+    def _lay_out(self, tenant: Tenant, others: Sequence[Tenant], room: Sequence[int]) -> None:
+        """Lays free memory out for all plans, or if that cannot be for the one that is new."""
         tenant.walls.clear()
-        found = heap.measured(plan.device)
-        free = found.free if found else one.request.room
+        found = heap.measured(tenant.device)
+        free = found.free if found else room
         sizes = layout([tenant.step, *(other.step for other in others)], free)
         if sizes is None:
             sizes = layout([tenant.step], free)
             for other in others:
                 self._check(other, free, sizes or ())
         if sizes is None:
-            _log.info("%s: free memory is not as it was when the plan was made", name)
-        tenant.walls += heap.partition(plan.device, sizes or ())
-        return tenant
+            _log.info("%s: free memory is not as it was when the plan was made", tenant.name)
+        tenant.walls += heap.partition(tenant.device, sizes or ())
 
     def _check(self, tenant: Tenant, free: Sequence[int], apart: Sequence[int]) -> None:
         """Finds out whether a plan still fits."""
