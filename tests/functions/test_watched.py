@@ -168,7 +168,7 @@ def test_two_threads_make_their_steps_in_turn() -> None:
 
 
 def test_functions_that_take_turns_share_what_is_free() -> None:
-    """The second makes variables, for which the first has to be planned again, with a lower peak."""
+    """The second makes variables, for which the first has to be planned again, with less."""
     budget = 56 * MIB
     plain = run(NO_LIMIT, None, function="in_turn")
     found = run(budget, budget, function="in_turn")

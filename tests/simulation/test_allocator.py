@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from tfmem.costs.types import SWITCH, WALLS, Asked, Costs
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
-from tfmem.simulation.allocator import Bfc
+from tfmem.simulation.allocator import Bfc, Chunk
 from tfmem.simulation.layout import layout, within
 from tfmem.simulation.liveness import lifetimes
 from tfmem.simulation.program import program
@@ -92,7 +93,8 @@ def test_padding_only_adds(graph: Graph) -> None:
 def step_of(graph: Graph, costs: Costs) -> Replay:
     steps = program(graph, Plan(device=DEVICE))
     found = lifetimes(steps, costs.granularity)
-    return Replay(found, kernel_buffers(steps, costs), functions(steps, costs))
+    inside = functions(steps, costs)
+    return Replay(found, kernel_buffers(steps, costs), inside, is_fed=costs.is_fed)
 
 
 def undisturbed(graph: Graph, costs: Costs, room: int | None = None) -> tuple[int, bool]:
@@ -118,6 +120,35 @@ def test_a_caller_that_makes_arguments_anew_needs_room_for_both() -> None:
     apart = step_of(graph, Costs()).pieces * (2**16 + 256) + WALLS * 256
     assert allocate(graph, Costs(), Plan(device=DEVICE), room=(11 * MIB + apart,)).fits
     assert not allocate(graph, Costs(), Plan(device=DEVICE), room=(6 * MIB + apart,)).fits
+
+
+@dataclass(slots=True)
+class Recorded(Bfc):
+    """An allocator that writes down what it is asked for."""
+
+    asked: list[int] = field(default_factory=list)
+
+    def allocate(self, size: int) -> Chunk:
+        self.asked.append(size)
+        return Bfc.allocate(self, size)
+
+
+def test_arguments_that_another_thread_makes_come_at_some_moment_of_the_step_before() -> None:
+    graph = parse(f"""
+        x = _Arg() [{4 * MIB}] @{DEVICE}
+        a = MatMul(x:0) [{3 * MIB}] @{DEVICE}
+        b = MatMul(a:0) [{2 * MIB}] @{DEVICE}
+        c = MatMul(b:0) [{1 * MIB}] @{DEVICE}
+        return c:0""")
+    x, *own = 4 * MIB, 3 * MIB, 2 * MIB, MIB
+    pool = Recorded()
+    step_of(graph, Costs()).run(pool, Caller.AHEAD, steps=30)
+    asked = [size for size in pool.asked if size >= MIB]
+    steps = [asked[1 + 3 : 1 + 3 + 4], asked[1 + 3 + 4 : 1 + 3 + 8]]  # the first has its next
+    assert all(sorted(one) == sorted((x, *own)) for one in steps)
+    assert len({tuple(asked[n : n + 4]).index(x) for n in range(4, len(asked) - 3, 4)}) > 1
+    assert step_of(graph, Costs()).kinds == (Caller.SAME, Caller.NEW)
+    assert step_of(graph, Costs(is_fed=True)).kinds == tuple(Caller)
 
 
 def test_chunks_are_kept_apart_for_the_large_where_they_would_not_fit_else() -> None:

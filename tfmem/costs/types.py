@@ -61,6 +61,8 @@ class Costs:
       host_seconds: time each node runs if it is on the host; absent means as long as on the device.
       buffers: of nodes whose workspace is several buffers, the bytes of each in the order in which
         they are asked for, with a 0 where the outputs are.
+      is_fed: whether another thread makes the arguments of the next step, in the memory of the
+        device, while a step runs.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -74,6 +76,7 @@ class Costs:
     requests: Mapping[str, Asked] = field(default_factory=dict)
     host_seconds: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    is_fed: bool = False
 
     def seconds_on_host(self, name: str) -> float:
         """Time that a node runs if it is on the host."""

@@ -16,6 +16,7 @@ from tfmem.graph.device_names import kind as kind_of
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan, moved_with
 from tfmem.planning.request import Request
+from tfmem.runtime import devices
 from tfmem.runtime.limited import is_out_of_memory
 from tfmem.simulation.callers import with_bodies
 
@@ -51,6 +52,7 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,
     )
     costs = with_bodies(costs, graph, captured.bodies, request.device)
+    costs = replace(costs, is_fed=devices.is_fed(request.device))
     if is_static:
         return costs
     if has_host:

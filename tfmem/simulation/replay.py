@@ -99,6 +99,10 @@ class Replay:
     Args:
       lifetimes: when each buffer begins and ends.
       workspace, within: as for `requests`.
+      is_fed: as in `Costs`.
+
+    Attributes:
+      kinds: of callers, for each of whom it has to fit.
     """
 
     def __init__(
@@ -106,6 +110,8 @@ class Replay:
         lifetimes: Lifetimes,
         workspace: Sequence[tuple[int, ...]],
         within: Mapping[int, Asked],
+        *,
+        is_fed: bool = False,
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
         self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
@@ -122,8 +128,7 @@ class Replay:
         self._given = [b for b in here if lifetimes.is_input(b) and not lifetimes.start[b]]
         self._constants = [b for b in here if lifetimes.is_constant(b)]
         self._arguments = [b for b in self._given if b not in variables]
-        are_large = any(sizes[b] > SMALL for b in self._arguments)
-        self._kinds = [one for one in Caller if one is not Caller.AHEAD or are_large]
+        self.kinds = tuple(Caller) if is_fed else (Caller.SAME, Caller.NEW)
         self._callers = [b for b in self._given if b in variables and b not in self._renewed]
         held = {*self._given, *self._constants}
         self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
@@ -170,7 +175,7 @@ class Replay:
           steps: how many.
         """
         pools, peaks = [], []
-        for caller in self._kinds:
+        for caller in self.kinds:
             pool = Bfc(())
             chunks = {b: pool.given(self._sizes[b]) for b in self._given}
             pool.in_use += GRAIN * (len(apart) + WALLS * len(room))

@@ -227,7 +227,8 @@ def _replay(graph: Graph, costs: Costs, plan: Plan) -> tuple[Replay, int, int]:
     steps, _, lifetimes = _replayed(graph, costs, plan)
     rounds = EVENTS // max(1, len(steps.order))
     times = max(LEAST_STEPS, min(MOST_STEPS, rounds))
-    step = Replay(lifetimes, kernel_buffers(steps, costs), functions(steps, costs))
+    buffers, inside = kernel_buffers(steps, costs), functions(steps, costs)
+    step = Replay(lifetimes, buffers, inside, is_fed=costs.is_fed)
     return step, rounds, times
 
 
