@@ -133,7 +133,7 @@ class Recorded(Bfc):
         return Bfc.allocate(self, size)
 
 
-def test_arguments_that_another_thread_makes_come_at_some_moment_of_the_step_before() -> None:
+def test_arguments_that_another_thread_makes_come_as_the_step_before_begins() -> None:
     graph = parse(f"""
         x = _Arg() [{4 * MIB}] @{DEVICE}
         a = MatMul(x:0) [{3 * MIB}] @{DEVICE}
@@ -144,9 +144,9 @@ def test_arguments_that_another_thread_makes_come_at_some_moment_of_the_step_bef
     pool = Recorded()
     step_of(graph, Costs()).run(pool, Caller.AHEAD, steps=30)
     asked = [size for size in pool.asked if size >= MIB]
-    steps = [asked[1 + 3 : 1 + 3 + 4], asked[1 + 3 + 4 : 1 + 3 + 8]]  # the first has its next
-    assert all(sorted(one) == sorted((x, *own)) for one in steps)
-    assert len({tuple(asked[n : n + 4]).index(x) for n in range(4, len(asked) - 3, 4)}) > 1
+    first, rest = asked[:4], asked[4:]
+    assert first == [x, *own]  # its next is there already
+    assert rest == 29 * [x, *own]
     assert step_of(graph, Costs()).kinds == (Caller.SAME, Caller.NEW)
     assert step_of(graph, Costs(is_fed=True)).kinds == tuple(Caller)
 

@@ -48,8 +48,12 @@ def layout(plans: Sequence[tuple[Replay, int]], room: Sequence[int]) -> tuple[in
 
 
 def _ways(step: Replay, room: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
-    """The first ways that take no more bytes than the largest chunk has."""
-    ways = (way for way in _all_ways(step, room) if sum(way) + GRAIN * len(way) <= most)
+    """The first ways that take no more bytes than the largest chunk has.
+
+    Arguments that are made while a step runs have chunks of their own in each.
+    """
+    ways = ((*step.ahead, *way) for way in _all_ways(step, room))
+    ways = (way for way in ways if sum(way) + GRAIN * len(way) <= most)
     return itertools.islice(ways, MOST_WAYS)
 
 

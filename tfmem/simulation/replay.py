@@ -82,7 +82,7 @@ class Caller(Enum):
 
     SAME passes the same arguments again. NEW makes new ones before it lets go of the old, and keeps
     what the last step returned until the next one has. So does AHEAD, whose next arguments another
-    thread, such as one of `tf.data`'s, has made at some moment of the step before.
+    thread, such as one of `tf.data`'s, makes as the step before begins.
     """
 
     SAME = auto()
@@ -103,6 +103,7 @@ class Replay:
 
     Attributes:
       kinds: of callers, for each of whom it has to fit.
+      ahead: bytes of each large argument that is made while the step before runs.
     """
 
     def __init__(
@@ -129,6 +130,8 @@ class Replay:
         self._constants = [b for b in here if lifetimes.is_constant(b)]
         self._arguments = [b for b in self._given if b not in variables]
         self.kinds = tuple(Caller) if is_fed else (Caller.SAME, Caller.NEW)
+        large = [sizes[b] for b in self._arguments if sizes[b] > SMALL]
+        self.ahead = tuple(sorted(large, reverse=True)) if is_fed else ()
         self._callers = [b for b in self._given if b in variables and b not in self._renewed]
         held = {*self._given, *self._constants}
         self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
@@ -264,7 +267,7 @@ class Replay:
         variables: dict[int, deque[int]] = {}  # by size
         for b in self._callers:
             variables.setdefault(self._sizes[b], deque()).append(b)
-        renews, choose = caller is not Caller.SAME, random.Random(0)
+        renews = caller is not Caller.SAME
         asked = self._requests(set(self._outputs) if renews else set())
         if caller is Caller.AHEAD:  # the first are there, and counted besides
             chunks |= {_next(b): pool.given(self._sizes[b]) for b in self._arguments}
@@ -272,28 +275,25 @@ class Replay:
         peaks: list[int] = []
         returned: list[Chunk] = []
         for step in range(steps):
-            is_ahead = caller is Caller.AHEAD and step > 0
-            now = self._with_next(asked, choose) if is_ahead else asked
-            peaks.append(self._most(pool, now, chunks, variables) - before)
+            if caller is Caller.AHEAD and step:
+                self._make_next(pool, chunks)
+            peaks.append(self._most(pool, asked, chunks, variables) - before)
             keeper = self._keeper.items()  # all at once: one may be given what another had
             chunks |= {old: chunks.pop(new) for new, old in keeper if new in chunks}
             if renews:
                 for chunk in returned:
                     pool.release(chunk)
                 returned = [chunks.pop(number) for number in self._returned]
-                self._renew_arguments(pool, chunks)
+                if caller is Caller.NEW:
+                    self._make_next(pool, chunks)
+                self._take_next(pool, chunks)
         return peaks
 
-    def _with_next(self, asked: Requests, choose: random.Random) -> Requests:
-        """A step's requests, and at some moment those for the next arguments."""
-        moment = choose.randrange(len(asked) + 1)
-        new = ((_next(b), self._sizes[b]) for b in self._arguments)
-        return (*asked[:moment], *new, *asked[moment:])
-
-    def _renew_arguments(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
+    def _make_next(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
         for b in self._arguments:
-            if _next(b) not in chunks:
-                chunks[_next(b)] = pool.allocate(self._sizes[b])
+            chunks[_next(b)] = pool.allocate(self._sizes[b])
+
+    def _take_next(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
         for b in self._arguments:
             pool.release(chunks[b])
             chunks[b] = chunks.pop(_next(b))
