@@ -5,7 +5,6 @@ call -> signature -> (first time: trace, capture, plan, move variables, rewrite)
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
 import threading
@@ -326,7 +325,7 @@ class Optimized:
         if entry is None or entry.is_stale or not entry.is_fit:
             with self._lock:
                 if entry is not None and not entry.is_stale:
-                    layouts.forget(entry, self._entries)
+                    return layouts.renewed(entry, self._entries, self._prepared, args, kwargs)
                 entry = self._shared(args, kwargs) or self._prepared(args, kwargs)
         return entry
 

@@ -8,13 +8,13 @@ fit any more, since what came later made variables or needs other chunks, is mad
 
 from __future__ import annotations
 
-import gc
 import logging
 import weakref
 from collections import Counter
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
+from tfmem.errors import BudgetError
 from tfmem.functions.entry import Entry, Planned, Tenant
 from tfmem.graph.bodies import Bodies
 from tfmem.planning.nested import charge
@@ -27,6 +27,12 @@ _log = logging.getLogger("tfmem")
 RENEWALS = 3
 """How often a function is planned again for others that share its device. More finds more functions
 a place beside each other, and plans longer where there is none."""
+
+
+_TOO_LITTLE = (
+    "functions planned since leave its plan less room than it was made for, and none that takes "
+    "less was found: its next steps may run out of memory; raise the budget of one of them"
+)
 
 
 class Layouts:
@@ -49,13 +55,37 @@ class Layouts:
             if not others:
                 tenant.walls.clear()
 
-    def forget(self, entry: Entry, entries: MutableMapping[Any, Entry]) -> None:
-        """Drops an entry whose plans do not fit any more, and what it holds on the device."""
-        self.move_out(entry.tenants)
-        for key in [key for key, known in entries.items() if known is entry]:
+    def renewed(
+        self,
+        entry: Entry,
+        entries: MutableMapping[Any, Entry],
+        make: Callable[[Any, Any], Entry],
+        args: Any,
+        kwargs: Any,
+    ) -> Entry:
+        """Another entry in the place of one that does not fit any more; that one if none does.
+
+        Args:
+          entry: what is replaced.
+          entries: where it is.
+          make: plans again for these arguments, and puts what comes out into `entries`.
+          args, kwargs: of the call.
+        """
+        keys = [key for key, known in entries.items() if known is entry]
+        for key in keys:
             del entries[key]
+        self.move_out(entry.tenants)
+        try:
+            made = make(args, kwargs)
+        except BudgetError:
+            _log.warning("%s: %s", entry.name, _TOO_LITTLE)
+            entries.update(dict.fromkeys(keys, entry))
+            for tenant in entry.tenants:
+                tenant.is_fit = True
+                self._tenants[tenant.device].add(tenant)
+            return entry
         _log.info("%s: planned again, for functions planned since share the device", entry.name)
-        gc.collect()
+        return made
 
     def _moved_in(self, name: str, one: Planned, bodies: Bodies) -> Tenant | None:
         plan = one.plan
