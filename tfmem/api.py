@@ -5,6 +5,7 @@ call -> signature -> (first time: trace, capture, plan, move variables, rewrite)
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import threading
