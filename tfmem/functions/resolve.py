@@ -30,13 +30,9 @@ _AMPLE = 4.0
 regions double, and what they leave unused is as much again. More claims memory that nothing needs,
 less runs out of memory where the limit is near."""
 
-_LEAST_BESIDE = 0.02
-"""Part of the budget that others may hold without being counted: predictions are no better than a
-few per cent. Less counts every buffer of `tf.data`, so that plans are not found again on disk."""
-
-_STEPS_BESIDE = 256
-"""Bytes of others are rounded up to the budget over this, so that plans are found again on disk.
-More wastes less of the budget (0.4 % at most), fewer find plans more often."""
+_BITS_BESIDE = 4
+"""Bytes of others are rounded up to so many leading bits, so that plans are found again on disk. More
+waste less of the budget (an eighth of what others hold at most), fewer find plans more often."""
 
 
 def polymorphic(function: Any) -> Any:
@@ -172,8 +168,6 @@ def bytes_beside(captured: Captured, request: Request) -> int:
         for node in captured.graph.nodes
         if node.is_input and node.name not in elsewhere
     )
-    beside = current - own
-    if beside < _LEAST_BESIDE * request.budget:
-        return 0
-    step = max(1, request.budget // _STEPS_BESIDE)
+    beside = max(0, current - own)
+    step = 1 << max(0, beside.bit_length() - _BITS_BESIDE)
     return -(-beside // step) * step
