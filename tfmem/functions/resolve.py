@@ -31,8 +31,8 @@ regions double, and what they leave unused is as much again. More claims memory 
 less runs out of memory where the limit is near."""
 
 _BITS_BESIDE = 4
-"""Bytes of others are rounded up to so many leading bits, so that plans are found again on disk. More
-waste less of the budget (an eighth of what others hold at most), fewer find plans more often."""
+"""Bytes of others are rounded up to so many leading bits, so that plans are found again on disk.
+More waste less of the budget (an eighth of what others hold), fewer find plans more often."""
 
 
 def polymorphic(function: Any) -> Any:
