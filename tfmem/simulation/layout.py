@@ -23,8 +23,11 @@ need up to 1.19 of the bytes in use to be free, with the best of 190 ways 1.15."
 
 def within(step: Replay, room: Sequence[int], steps: int) -> Allocation:
     """Runs steps where only so many bytes are free, in chunks of these sizes by address."""
-    apart = layout([(step, steps)], room)
-    return step.within_apart(room, (PIECE,) * step.pieces if apart is None else apart, steps)
+    found = _first_fit([(step, steps)], room)
+    if found is None:
+        return step.within_apart(room, (PIECE,) * step.pieces, steps)
+    _, (allocation,) = found
+    return allocation
 
 
 def layout(plans: Sequence[tuple[Replay, int]], room: Sequence[int]) -> tuple[int, ...] | None:
@@ -38,23 +41,42 @@ def layout(plans: Sequence[tuple[Replay, int]], room: Sequence[int]) -> tuple[in
       Bytes of each in the order of their addresses, pieces for small buffers first; None if no way
       was found.
     """
+    found = _first_fit(plans, room)
+    return found and found[0]
+
+
+def _first_fit(
+    plans: Sequence[tuple[Replay, int]], room: Sequence[int]
+) -> tuple[tuple[int, ...], list[Allocation]] | None:
+    """The first chunks kept apart with which all plans fit, and what each takes then."""
     pieces = (PIECE,) * max(step.pieces for step, _ in plans)
     most = max(room, default=0) - sum(pieces) - GRAIN * (len(pieces) + WALLS)
-    for way in dict.fromkeys(way for step, _ in plans for way in _ways(step, room, most)):
-        apart = (*pieces, *way)
-        if all(step.within_apart(room, apart, steps).fits for step, steps in plans):
-            return apart
+    for way in _ways(plans, room, most):
+        apart, made = (*pieces, *way), list[Allocation]()
+        for step, steps in plans:
+            made.append(step.within_apart(room, apart, steps))
+            if not made[-1].fits:
+                break
+        else:
+            return apart, made
     return None
 
 
-def _ways(step: Replay, room: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
-    """The first ways that take no more bytes than the largest chunk has.
+def _ways(
+    plans: Sequence[tuple[Replay, int]], room: Sequence[int], most: int
+) -> Iterator[tuple[int, ...]]:
+    """The first ways of each plan that take no more than so many bytes, each once.
 
     Arguments that are made while a step runs have chunks of their own in each.
     """
-    ways = ((*step.ahead, *way) for way in _all_ways(step, room))
-    ways = (way for way in ways if sum(way) + GRAIN * len(way) <= most)
-    return itertools.islice(ways, MOST_WAYS)
+    tried: set[tuple[int, ...]] = set()
+    for step, _ in plans:
+        ways = ((*step.ahead, *way) for way in _all_ways(step, room))
+        ways = (way for way in ways if sum(way) + GRAIN * len(way) <= most)
+        for way in itertools.islice(ways, MOST_WAYS):
+            if way not in tried:
+                tried.add(way)
+                yield way
 
 
 def _all_ways(step: Replay, room: Sequence[int]) -> Iterator[tuple[int, ...]]:

@@ -150,9 +150,9 @@ def _add_update(
     model: Pressure, node: int, variable: int, contents: list[int], costs: Costs
 ) -> None:
     form = model.graph
-    size = costs.allocated(form.nbytes[form.first[form.variable_nodes[variable]]])
     if variable in form.copied:  # in place: `bridge.in_place`
         return
+    size = costs.allocated(form.nbytes[form.first[form.variable_nodes[variable]]])
     old = contents[variable]
     model.size[old], model.maker[old] = size, node
     model.makes[node].append(old)
