@@ -151,19 +151,21 @@ def test_arguments_that_another_thread_makes_come_as_the_step_before_begins() ->
     assert step_of(graph, Costs(is_fed=True)).kinds == tuple(Caller)
 
 
+IN_THE_MIDDLE = f"""
+    x = _Arg() [1024] @{DEVICE}
+    a = MatMul(x:0) [{4 * MIB}] @{DEVICE}
+    c = MatMul(a:0) [{2 * MIB}] @{DEVICE}
+    d = MatMul(c:0) [{5 * MIB}] @{DEVICE}
+    e = MatMul(d:0, c:0) [1024] @{DEVICE}
+    return e:0"""
+
+
 def test_chunks_are_kept_apart_for_the_large_where_they_would_not_fit_else() -> None:
     """Without a chunk of its own `d` finds `c`, which is alive to the end, in the middle.
 
     | a a a a | c |   |     then, of seven, four in a row are free:    | c | d d d d |
     """
-    graph = parse(f"""
-        x = _Arg() [1024] @{DEVICE}
-        a = MatMul(x:0) [{4 * MIB}] @{DEVICE}
-        c = MatMul(a:0) [{2 * MIB}] @{DEVICE}
-        d = MatMul(c:0) [{5 * MIB}] @{DEVICE}
-        e = MatMul(d:0, c:0) [1024] @{DEVICE}
-        return e:0""")
-    step = step_of(graph, Costs())
+    step = step_of(parse(IN_THE_MIDDLE), Costs())
     pieces = (2**16,) * step.pieces
     room = (8 * MIB + (step.pieces + 1) * (2**16 + 256),)
     apart = layout([(step, 3)], room)
@@ -174,17 +176,10 @@ def test_chunks_are_kept_apart_for_the_large_where_they_would_not_fit_else() -> 
 
 
 def test_plans_that_share_a_room_are_laid_out_together() -> None:
-    """`first` needs a chunk kept apart; `second`, which has none to spare for it, has no way."""
-    text = f"""
-        x = _Arg() [1024] @{DEVICE}
-        a = MatMul(x:0) [{4 * MIB}] @{DEVICE}
-        c = MatMul(a:0) [{2 * MIB}] @{DEVICE}
-        d = MatMul(c:0) [{5 * MIB}] @{DEVICE}
-        e = MatMul(d:0, c:0) [1024] @{DEVICE}
-        return e:0"""
-    first = step_of(parse(text), Costs())
-    second = step_of(parse(text.replace(f"[{5 * MIB}]", f"[{3 * MIB}]")), Costs())
-    third = step_of(parse(text.replace(f"[{5 * MIB}]", f"[{8 * MIB}]")), Costs())
+    """`first` needs a chunk kept apart, `second` does not mind, `third` needs more than all."""
+    first = step_of(parse(IN_THE_MIDDLE), Costs())
+    second = step_of(parse(IN_THE_MIDDLE.replace(f"[{5 * MIB}]", f"[{3 * MIB}]")), Costs())
+    third = step_of(parse(IN_THE_MIDDLE.replace(f"[{5 * MIB}]", f"[{8 * MIB}]")), Costs())
     room = (8 * MIB + (first.pieces + 1) * (2**16 + 256),)
     apart = layout([(first, 3), (second, 3)], room)
     assert apart
