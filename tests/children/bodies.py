@@ -10,6 +10,7 @@ import tfmem
 from tfmem.runtime import memory
 
 LAYERS, WIDTH, ROWS, TURNS = 16, 256, 4096, 3
+GIB = 2**30
 
 
 def in_a_loop(share: float) -> dict[str, Any]:
@@ -69,6 +70,32 @@ def _branching(weights: Any, slots: Any) -> Any:
         return loss
 
     return tf.function(step)
+
+
+def in_a_data_set() -> tuple[int, int]:
+    """Bytes that a loop over a data set is predicted to take at most, and takes at most."""
+    import tensorflow as tf
+
+    weights = [
+        tf.Variable(tf.random.stateless_normal([WIDTH, WIDTH], [i, 1])) for i in range(LAYERS)
+    ]
+    slots = [tf.Variable(tf.zeros_like(weight)) for weight in weights]
+
+    @tf.function
+    def step(rows: Any) -> Any:
+        loss = tf.constant(0.0)
+        data = tf.data.Dataset.from_tensor_slices(rows).map(lambda x: 2.0 * x).prefetch(2)
+        for x in data:
+            loss += _train(weights, slots, x)
+        return loss
+
+    rows = tf.random.stateless_normal([TURNS, ROWS, WIDTH], [1, 1])
+    planned = tfmem.optimize(step, budget=4 * GIB)
+    planned(rows)
+    memory.reset_peak("CPU:0")
+    planned(rows)
+    (report,) = planned.reports()
+    return report.plan.peak_bytes, memory.memory_info("CPU:0")[1]
 
 
 def _compared(make: Any, share: float) -> dict[str, Any]:

@@ -26,3 +26,13 @@ def test_a_step_within_a_body_is_equal_in_less_memory(check) -> None:
     assert abs(facts["predicted"] / measured - 1) < 0.1
     assert facts["losses"][0] == pytest.approx(facts["losses"][1], rel=1e-5)
     assert facts["difference"] < 1e-5
+
+
+def test_what_a_loop_over_a_data_set_takes_is_bounded() -> None:
+    """Its body runs in no order that is known: the bound is what it makes altogether."""
+    outcome = run_limited(
+        "tests.children.bodies:in_a_data_set", limit_bytes=4 * GIB, timeout=240, reserve=True
+    )
+    assert outcome.status == "ok", outcome.error + outcome.output
+    predicted, measured = outcome.result
+    assert measured <= predicted < 5 * measured

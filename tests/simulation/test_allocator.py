@@ -175,6 +175,23 @@ def test_chunks_are_kept_apart_for_the_large_where_they_would_not_fit_else() -> 
     assert within(step, room, steps=3).fits
 
 
+def test_what_has_no_layout_does_not_fit() -> None:
+    """Arguments that are made ahead have chunks of their own, which take room besides."""
+    graph = parse(f"""
+        x = _Arg() [{4 * MIB}] @{DEVICE}
+        a = MatMul(x:0) [{3 * MIB}] @{DEVICE}
+        b = MatMul(a:0) [{2 * MIB}] @{DEVICE}
+        return b:0""")
+    step = step_of(graph, Costs(is_fed=True))
+    found = []
+    for nbytes in range(4 * MIB, 24 * MIB, MIB):
+        room = (nbytes + (step.pieces + 1) * (2**16 + 256),)
+        found.append(layout([(step, 3)], room) is not None)
+        assert within(step, room, steps=3).fits == found[-1]
+    assert any(found)
+    assert not all(found)
+
+
 def test_plans_that_share_a_room_are_laid_out_together() -> None:
     """`first` needs a chunk kept apart, `second` does not mind, `third` needs more than all."""
     first = step_of(parse(IN_THE_MIDDLE), Costs())

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfmem.bridge import kernels, nesting, shapes
+from tfmem.bridge import datasets, kernels, nesting, shapes
 from tfmem.bridge.graphdefs import (
     BODIES,
     FuncGraph,
@@ -174,11 +174,14 @@ class Reader:
         Args:
           nodes: of the graph, in a topological order.
         """
-        found = {}
+        found, by_name = {}, {}
         for node_def in nodes:
+            by_name[node_def.name] = node_def
             if node_def.op in BODIES:
                 found[node_def.name] = self._bodies(node_def)
                 continue
+            if node_def.op in datasets.PULLING:
+                self.workspace[node_def.name] = self._pulled(node_def, by_name)
             op, values = self._ops[node_def.name], self._values(node_def)
             for value, element in nesting.taken(node_def, self._held):
                 self._held.add(value, element.held)
@@ -200,27 +203,41 @@ class Reader:
             for function in value.list.func or (value.func,):
                 if function.name in self._functions:
                     definition = self._functions[function.name]
+                    names = [arg.name for arg in definition.signature.input_arg]
+                    inputs = [_argument(*one) for one in zip(names, arguments, strict=True)]
                     held = [self._held.get(one, len(result)) for one in values]
-                    body, returned = self._body(definition, arguments, held, node_def)
+                    body, returned = self._body(definition, inputs, held, node_def)
                     for index, one in enumerate(returned):
                         self._held.add(Value(node_def.name, index), one, len(result))
                     result.append(body)
         return tuple(result)
 
+    def _pulled(self, node_def: NodeDef, nodes: Mapping[str, NodeDef]) -> int:
+        """Most bytes that the data sets which a node runs take while it runs."""
+        total = 0
+        for one in datasets.pulled(node_def, nodes):
+            op, is_here = self._ops[one.name], not device_names.is_gpu(one.device)
+            if is_here and one is not node_def:
+                total += datasets.held(one, op)
+            for name in datasets.function_names(one):
+                function = self._functions[name]
+                inputs = datasets.inputs_of(function, one, op)
+                body, _ = self._body(function, inputs, [None] * len(inputs), one)
+                total += datasets.at_once(body, datasets.captured_by(one))
+        return total
+
     def _body(
         self,
         function: FunctionDef,
-        arguments: list[tf.Tensor],
+        inputs: Sequence[Input],
         held: Sequence[nesting.Held | None],
         caller: NodeDef,
     ) -> tuple[Body, list[nesting.Held | None]]:
-        """A function, and what its outputs hold, for arguments that hold something."""
+        """A function, and what its outputs hold, for inputs that hold something."""
         graph_def, outputs = body_graph_def(function)
-        names = [arg.name for arg in function.signature.input_arg]
-        inputs = [_argument(*one) for one in zip(names, arguments, strict=True)]
         known = nesting.Known()
-        for arg_name, one in zip(names, held, strict=True):
-            known.add(Value(arg_name), one)
+        for given, one in zip(inputs, held, strict=True):
+            known.add(Value(given.name), one)
         places = {node.name: node.device or caller.device for node in graph_def.node}
         nodes = topological(graph_def.node)
         taken = nesting.popped(nodes, known)

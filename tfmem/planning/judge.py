@@ -237,9 +237,12 @@ def checked(found: Decision, request: Request, before: Original) -> Decision:
 
 def _unreachable(found: Decision, request: Request) -> str:
     assert request.budget is not None
-    largest = "\n".join(
-        f"  {format_bytes(nbytes):>12}  {value}" for value, nbytes in found.after.alive_at_peak[:8]
-    )
+    after = found.after
+    parts: list[tuple[object, int]] = list(after.alive_at_peak[:8])
+    own = after.peak_bytes - sum(nbytes for _, nbytes in after.alive_at_peak)
+    if own > 0:
+        parts.insert(0, ("scratch memory, functions of data sets, constants", own))
+    largest = "\n".join(f"  {format_bytes(nbytes):>12}  {value}" for value, nbytes in parts)
     hint = (
         ""
         if request.host
@@ -254,6 +257,6 @@ def _unreachable(found: Decision, request: Request) -> str:
     return (
         f"the budget of {format_bytes(request.budget)} cannot be met on {request.device}: "
         f"the least reachable peak is {format_bytes(found.worst_bytes)}{holes}, made up at "
-        f"{found.after.peak_node!r} of\n{largest}\nraise the budget, allow more techniques than "
+        f"{after.peak_node!r} of\n{largest}\nraise the budget, allow more techniques than "
         f"{', '.join(sorted(request.techniques))}, or make the batch smaller{hint}"
     )

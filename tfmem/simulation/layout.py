@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tfmem.costs.types import GRAIN, WALLS
 from tfmem.simulation.replay import PIECE, Allocation, Replay
@@ -22,10 +23,13 @@ need up to 1.19 of the bytes in use to be free, with the best of 190 ways 1.15."
 
 
 def within(step: Replay, room: Sequence[int], steps: int) -> Allocation:
-    """Runs steps where only so many bytes are free, in chunks of these sizes by address."""
+    """Runs steps where only so many bytes are free, in chunks of these sizes by address.
+
+    They fit if `layout` finds a way.
+    """
     found = _first_fit([(step, steps)], room)
     if found is None:
-        return step.within_apart(room, (PIECE,) * step.pieces, steps)
+        return replace(step.within_apart(room, (PIECE,) * step.pieces, steps), fits=False)
     _, (allocation,) = found
     return allocation
 

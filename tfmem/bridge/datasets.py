@@ -1,0 +1,132 @@
+"""Bounds of what the functions of data sets take, which run while a function reads them.
+
+AutoGraph makes of `for x in dataset` a ScanDataset whose function is the loop's body, and a
+ReduceDataset that pulls its elements:
+
+    data = BatchDataset(TensorSliceDataset(x), 4)
+    loop = ScanDataset(data, total:0, weights:0)     the body: (total, element, weights) -> total
+    y = ReduceDataset(loop, total:0)                 runs the body for each element
+
+TensorFlow runs such functions as it likes, several nodes at once; no pass reaches them. So they are
+counted as if all that their nodes make were there at once, and the elements that data sets hold.
+
+Source: TensorFlow's ``autograph/operators/control_flow.py`` and ``kernels/data/``, version 2.21.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+
+import tensorflow as tf
+
+from tfmem.bridge.graphdefs import FunctionDef, NodeDef, parse_value
+from tfmem.bridge.inputs import Input, as_shape, handle_of
+from tfmem.errors import UnsupportedFunctionError
+from tfmem.graph.bodies import LOOPS, Body
+from tfmem.graph.ops import facts_of
+
+PULLING = ("ReduceDataset", "DatasetToSingleElement")
+"""Ops that run the data set which is their first input."""
+
+_KEEPING = {"PrefetchDataset": 1, "ShuffleDataset": 1, "ShuffleDatasetV2": 1, "ShuffleDatasetV3": 1}
+"""Ops that hold as many elements as an input says; which input."""
+
+_LISTING = ("TensorListPushBack", "OptionalFromValue")
+
+
+def pulled(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeDef]:
+    """A node that pulls elements, and the data sets of the graph that these go through."""
+    found, todo = {node.name: node}, [node]
+    while todo:
+        for text in todo.pop().input:
+            source = nodes.get(parse_value(text.removeprefix("^")).node)
+            if source is not None and _is_dataset(source) and source.name not in found:
+                found[source.name] = source
+                todo.append(source)
+    return list(found.values())
+
+
+def _is_dataset(node: NodeDef) -> bool:
+    return "Dataset" in node.op and "output_shapes" in node.attr
+
+
+def function_names(node: NodeDef) -> list[str]:
+    """The functions that a data set's node runs."""
+    return [value.func.name for _, value in sorted(node.attr.items()) if value.func.name]
+
+
+def captured_by(node: NodeDef) -> int:
+    """How many of the last inputs of a data set, and of its function, are captured."""
+    return len(_types(node, "Targuments"))
+
+
+def _types(node: NodeDef, *names: str) -> list[int]:
+    return [one for name in names if name in node.attr for one in node.attr[name].list.type]
+
+
+def inputs_of(function: FunctionDef, node: NodeDef, op: tf.Operation) -> list[Input]:
+    """What a data set's function is given: state, the parts of elements, what it captured."""
+    state, captured = len(_types(node, "Tstate")), captured_by(node)
+    arguments = function.signature.input_arg
+    tensors = dict(enumerate(list(op.inputs)[1 : 1 + state]))
+    others = list(op.inputs)[len(op.inputs) - captured :] if captured else []
+    tensors |= dict(enumerate(others, len(arguments) - captured))
+    inputs = []
+    for index, argument in enumerate(arguments):
+        dtype = tf.as_dtype(argument.type)
+        if index in tensors:
+            tensor = tensors[index]
+            shape, handle = as_shape(tensor.shape), handle_of(tensor)
+        else:
+            traced = function.arg_attr[index].attr["_output_shapes"].list.shape
+            shape = as_shape(tf.TensorShape(traced[0])) if traced else None
+            handle = None
+        inputs.append(Input(argument.name, dtype, handle, shape))
+    return inputs
+
+
+def at_once(body: Body, captured: int = 0) -> int:
+    """Bytes of all that a function, and those that it calls, make or are given.
+
+    Args:
+      body: the function.
+      captured: how many of its last inputs are its caller's.
+
+    Raises:
+      UnsupportedFunctionError: a loop in it may keep something in each of its turns.
+    """
+    nodes = body.graph.nodes
+    given = [node for node in nodes if node.is_input]
+    total = sum(sum(node.nbytes) for node in given[: max(len(given) - captured, 0)])
+    for node in nodes:
+        facts, functions = facts_of(node.op), body.bodies.get(node.name, ())
+        if node.op in LOOPS and any(map(_keeps, functions)):
+            raise UnsupportedFunctionError(
+                f"the loop {node.name} runs in a function of a data set, where what it keeps in "
+                "each of its turns is not counted; loop over iter(dataset) instead"
+            )
+        is_own = not node.is_input and facts.shares is None and facts.reads is None
+        total += sum(node.nbytes) * is_own + body.workspace.get(node.name, 0)
+        total += sum(at_once(one, len(one.graph.nodes)) for one in functions)
+    return total
+
+
+def _keeps(body: Body) -> bool:
+    inner = (one for functions in body.bodies.values() for one in functions)
+    return any(node.op in _LISTING for node in body.graph.nodes) or any(map(_keeps, inner))
+
+
+def held(node: NodeDef, op: tf.Operation) -> int:
+    """Bytes of the elements that a data set holds at least; of sizes that are known."""
+    types = _types(node, "output_types", "Toutput_types")
+    shapes, element = node.attr["output_shapes"].list.shape, 0
+    for one, shape in zip(types, shapes, strict=True):
+        dims = as_shape(tf.TensorShape(shape))
+        if dims is not None and None not in dims:
+            element += prod(dims) * int(tf.as_dtype(one).size)
+    count = 1
+    if (index := _KEEPING.get(node.op)) is not None:
+        number = tf.get_static_value(op.inputs[index])
+        count += max(int(number), 1) if number is not None else 1
+    return count * element
