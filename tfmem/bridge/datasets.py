@@ -15,7 +15,7 @@ Source: TensorFlow's ``autograph/operators/control_flow.py`` and ``kernels/data/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from math import prod
 
 import tensorflow as tf
