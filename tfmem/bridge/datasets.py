@@ -118,13 +118,14 @@ def _keeps(body: Body) -> bool:
 
 
 def held(node: NodeDef, op: tf.Operation) -> int:
-    """Bytes of the elements that a data set holds at least; of sizes that are known."""
+    """Bytes of the elements that a data set holds; of those whose size is known."""
     types = _types(node, "output_types", "Toutput_types")
     shapes, element = node.attr["output_shapes"].list.shape, 0
     for one, shape in zip(types, shapes, strict=True):
         dims = as_shape(tf.TensorShape(shape))
-        if dims is not None and None not in dims:
-            element += prod(dims) * int(tf.as_dtype(one).size)
+        if dims is not None:
+            known = prod(dim or 0 for dim in dims)
+            element += known * int(tf.as_dtype(one).size)
     count = 1
     if (index := _KEEPING.get(node.op)) is not None:
         number = tf.get_static_value(op.inputs[index])
