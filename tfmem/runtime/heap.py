@@ -47,9 +47,11 @@ hide one another, so that each round finds some; the next one asks for more of t
 _MOST_AT_ONCE = 64
 """Buffers of a size that are asked for at a time, once a chunk of that size was found."""
 
-_HELD, _PARTS = 2**18, 64
-"""Bytes of a buffer that is held to learn how much is free; then a part of what was found to be,
-which tells more exactly."""
+_HELD, _PARTS = (2**12, 2**15, 2**18), 64
+"""Bytes of buffers that are held to learn how much is free; then a part of what was found to be."""
+
+_DIGITS = 2e-6
+"""By how much the difference of two parts of the free bytes, as reported, may be wrong."""
 
 _REGIONS = 2**16
 """Bytes of which regions are multiples; what is measured has six digits."""
@@ -211,23 +213,28 @@ def _pool(device: str, limit: int) -> tuple[int, int, int]:
     """Bytes in use, bytes of all regions, bytes of the largest free chunk.
 
     Allocators report the part of the free bytes that is not in the largest chunk. Of how many bytes
-    it is a part follows from how it changes as a buffer is held.
+    it is a part follows from how it changes as a buffer is held: the larger that is, the more
+    exactly, unless it takes so much of the largest chunk that another is the largest then. So a
+    larger one is believed where it says what smaller ones do.
     """
-    nbytes = _HELD
-    for _ in range(2):
-        in_use, before, free = _free_bytes(device, nbytes)
-        free = min(free, limit - in_use)
-        nbytes = int(free) // _PARTS // GRAIN * GRAIN
-        if nbytes <= _HELD:
+    free, error = math.inf, math.inf
+    for size in (*_HELD, None):
+        nbytes = size or int(free) // _PARTS // GRAIN * GRAIN
+        if size is None and nbytes <= _HELD[-1]:
             break
+        in_use, before, found, doubt = _free_bytes(device, nbytes)
+        is_same = abs(found - free) <= error + doubt
+        if free == math.inf or (is_same and doubt < error):
+            free, error = min(found, limit - in_use), doubt
     pool = min(limit, round((in_use + free) / _REGIONS) * _REGIONS)
     if device_names.is_gpu(device) and memory.region_bytes(device) is not None:
         pool = limit
     return in_use, pool, int((pool - in_use) * (1 - before))
 
 
-def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float]:
-    """Bytes in use, the part of the free bytes that is not in the largest chunk, the free bytes.
+def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float, float]:
+    """Bytes in use, the part of the free bytes that is not in the largest free chunk, the free
+    bytes, by how many more or less they may be.
 
     Of two buffers of `nbytes` the first is given back before the other.
 
@@ -243,8 +250,11 @@ def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float]:
     n, change = second.given, apart.fragmentation - before.fragmentation
     is_beside = second.address == first.address + first.given
     added = -n if change < 0 else n if is_beside else 0
-    free = (added + n * apart.fragmentation) / change if change else math.inf
-    return before.in_use, before.fragmentation, free
+    if not change:
+        return before.in_use, before.fragmentation, math.inf, math.inf
+    free = (added + n * apart.fragmentation) / change
+    doubt = _DIGITS / abs(change) + GRAIN / n  # a grain is taken to make a buffer
+    return before.in_use, before.fragmentation, free, abs(free) * doubt
 
 
 def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], range]:
