@@ -168,6 +168,30 @@ def free_chunks() -> dict[str, Any]:
     }
 
 
+def nearly_full() -> list[tuple[tuple[int, ...], int]]:
+    """The free chunks and what is unclaimed, before and after all but two chunks are taken.
+
+    Of those a buffer of 256 KiB takes the one, and the next the other, the largest.
+    """
+    import tensorflow as tf
+
+    def buffer(nbytes: int) -> Any:
+        return tf.raw_ops.Empty(shape=[nbytes], dtype=tf.uint8)
+
+    device = devices.full_name("CPU:0")
+    pairs = [(buffer(nbytes), buffer(256)) for nbytes in (404 * 1024, 260 * 1024)]
+    walls = [wall for _, wall in pairs]
+    del pairs
+    before = heap.measured(device)
+    assert before
+    held = [buffer(nbytes) for nbytes in sorted(before.free)[2:]]
+    after = heap.measured(device)
+    assert after
+    assert walls
+    assert held
+    return [(one.free, one.unclaimed) for one in (before, after)]
+
+
 def constants() -> dict[str, Any]:
     """Bytes in use before and after steps whose gradient of a mean TensorFlow would fold."""
     import tensorflow as tf

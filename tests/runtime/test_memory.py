@@ -159,6 +159,15 @@ def test_free_chunks_are_measured_claimed_and_kept_apart(reserve):
     assert max(found["joined"]) == pytest.approx(largest, abs=2048)
 
 
+def test_what_a_nearly_full_allocator_may_still_take_is_measured():
+    outcome = run(memory.nearly_full)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    (free, unclaimed), (left, still_unclaimed) = outcome.result
+    assert sorted(left) == sorted(free)[:2] == pytest.approx([260 * 1024, 404 * 1024], abs=512)
+    assert still_unclaimed == pytest.approx(unclaimed, abs=2**16)
+    assert unclaimed > MIB
+
+
 def test_what_would_be_folded_is_not_kept_on_the_device():
     outcome = run(memory.constants, limit_mib=400)
     assert outcome.status == "ok", outcome.error + outcome.output
