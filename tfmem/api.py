@@ -241,10 +241,8 @@ class Optimized:
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten ConcreteFunction for these arguments; the original's if unchanged."""
-        entry = self._entry(args, kwargs)
-        if entry.rewritten is None:
-            return self.original.get_concrete_function(*args, **kwargs)
-        return entry.rewritten.function
+        made = self._entry(args, kwargs).rewritten
+        return made.function if made else self.original.get_concrete_function(*args, **kwargs)
 
     def prepare(self, *args: Any, **kwargs: Any) -> int:
         """Plans and rewrites for these arguments unless that is done; how many plans there are.
@@ -335,12 +333,11 @@ class Optimized:
         known = tuple(self._entries.values())
         if not known or any(entry.is_stale for entry in known):
             return None
-        key = signature_of(args, kwargs)
         concrete = self.original.get_concrete_function(*args, **kwargs)
         flat = flat_arguments(concrete, *canonical_arguments(self.original, args, kwargs))
         for entry in known:
             if entry.captured.holds_for(concrete, flat):
-                return self._entries.setdefault(key, entry)
+                return self._entries.setdefault(signature_of(args, kwargs), entry)
         return None
 
     def _prepared(self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = ()) -> Entry:
@@ -349,6 +346,9 @@ class Optimized:
         entry = self._planned(args, kwargs, planned)
         if not entry.plan.is_noop:
             entry = self._rewritten(entry)
+        if not entry.is_fit:  # what is free is not what it was when the plan was made
+            layouts.move_out(entry.tenants)
+            return self._prepared(args, kwargs)
         self._entries[signature_of(args, kwargs)] = entry
         _log.info("%s: %s", self.name, entry.plan.summary())
         return entry
@@ -394,7 +394,7 @@ class Optimized:
         return replace(entry, rewritten=rewritten, seconds=seconds, moves=moves)
 
     def _tell_gradient(self) -> None:
+        told = "is called under a GradientTape that wants its gradient: the original runs"
         if not self._has_told:
-            self._has_told = True
-            told = "is called under a GradientTape that wants its gradient: the original runs"
             _log.warning("%s %s; optimise the function with the tape instead", self.name, told)
+        self._has_told = True

@@ -121,10 +121,8 @@ class Layouts:
         sizes = layout([tenant.step, *(other.step for other in others)], free)
         if sizes is None:
             sizes = layout([tenant.step], free)
-            for other in others:
-                self._check(other, free, sizes or ())
-        if sizes is None:
-            _log.info("%s: free memory is not as it was when the plan was made", tenant.name)
+            for one in (tenant, *others):
+                self._check(one, free, sizes or ())
         tenant.walls += heap.partition(tenant.device, sizes or ())
 
     def _check(self, tenant: Tenant, free: Sequence[int], apart: Sequence[int]) -> None:
