@@ -124,13 +124,16 @@ def test_a_caller_that_makes_arguments_anew_needs_room_for_both() -> None:
 
 @dataclass(slots=True)
 class Recorded(Bfc):
-    """An allocator that writes down what it is asked for."""
+    """An allocator that writes down what it is asked for, and the most in use then by size."""
 
     asked: list[int] = field(default_factory=list)
+    most: dict[int, int] = field(default_factory=dict)
 
     def allocate(self, size: int) -> Chunk:
         self.asked.append(size)
-        return Bfc.allocate(self, size)
+        chunk = Bfc.allocate(self, size)
+        self.most[size] = max(self.most.get(size, 0), self.in_use)
+        return chunk
 
 
 def test_arguments_that_another_thread_makes_come_as_the_step_before_begins() -> None:
@@ -147,6 +150,11 @@ def test_arguments_that_another_thread_makes_come_as_the_step_before_begins() ->
     first, rest = asked[:4], asked[4:]
     assert first == [x, *own]  # its next is there already
     assert rest == 29 * [x, *own]
+    pools = {caller: Recorded() for caller in (Caller.AHEAD, Caller.EARLY)}
+    for caller, pool in pools.items():
+        step_of(graph, Costs()).run(pool, caller, steps=30)
+    early, ahead = pools[Caller.EARLY].most[x], pools[Caller.AHEAD].most[x]
+    assert early - ahead == x  # the old ones are there still
     assert step_of(graph, Costs()).kinds == (Caller.SAME, Caller.NEW)
     assert step_of(graph, Costs(is_fed=True)).kinds == tuple(Caller)
 
