@@ -84,11 +84,11 @@ def _spelt(term: str, shape: Shape) -> str:
     return term.replace("...", "".join(str(axis) for axis in reversed(range(count))))
 
 
-def _product(call: Call, inputs: list[Shape], out: Shape) -> int:
-    """Blocks of the operands; of float16 all of them and the product as float32."""
+def _product(call: Call, inputs: list[Shape], out: Shape) -> int | tuple[int, ...]:
+    """Blocks of the operands; of float16 each of them and the product as float32."""
     first, second = inputs
     if call.dtype == "float16":
-        return 4 * (prod(first) + prod(second) + prod(out))
+        return tuple(4 * prod(shape) for shape in (first, second, out))
     if call.op == "MatMul":
         return 0
     rows, columns = out[-2:]
