@@ -93,7 +93,7 @@ def test_padding_only_adds(graph: Graph) -> None:
 def step_of(graph: Graph, costs: Costs) -> Replay:
     steps = program(graph, Plan(device=DEVICE))
     found = lifetimes(steps, costs.granularity)
-    inside = functions(steps, costs)
+    inside = functions(steps, costs, found)
     return Replay(found, kernel_buffers(steps, costs), inside, is_fed=costs.is_fed)
 
 

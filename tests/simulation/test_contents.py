@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tfmem.costs.types import Costs
@@ -111,6 +113,22 @@ def test_every_element_that_a_loop_is_given_comes_back() -> None:
     assert len(elements) == 5
     assert elements <= ended
     assert most_of(asked, ended) < 4096 + 4 * GRAIN < most_of(asked, given=())
+
+
+def test_what_others_read_later_is_not_taken_over() -> None:
+    """The last element is the loop's output, too, which `late` reads before `back`, or after it."""
+    popping = POPPING.replace("MatMul(x:0, less:1)", "TanhGrad(less:1, x:0)")
+    popping = popping.replace("return j:0, y:0", "z = MatMul(y:0) [4096]\n return j:0, z:0")
+    text = STEP.replace("back =", "late = MatMul(there:1) [8]\n back =")
+    loops = step(5, popping=popping)
+    top = studied(replace(loops, graph=parse(text.replace("(back:1)", "(back:1, late:0)"))), GRAIN)
+    order = [node.name for node in top.graph.nodes if not node.is_input]
+    moved = [name for name in order if name not in ("late", "found")] + ["late", "found"]
+    peaks = []
+    for names in (order, moved):
+        found = simulate(top.graph, priced(top), Plan(order=tuple(names)))
+        peaks.append(dict(zip(found.order, found.timeline.tolist(), strict=True))["back"])
+    assert peaks[1] - peaks[0] == pytest.approx(4096, abs=2 * GRAIN)
 
 
 def test_more_turns_keep_more() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,6 +20,10 @@ Requests = tuple[tuple[int, int], ...]
 
 SWITCH = -1
 """In the place of bytes: a variable of the caller adopts the buffer, and gives its own back."""
+
+
+Place = tuple[str, int, int]
+"""A buffer: a node, its output or its stash behind these, and the part of it."""
 
 
 class Asked(NamedTuple):
@@ -63,6 +67,8 @@ class Costs:
         they are asked for, with a 0 where the outputs are.
       is_fed: whether another thread makes the arguments of the next step, in the memory of the
         device, while a step runs.
+      asking: finds out what the functions of a node, by its name, ask for if somebody else holds
+        some of what `requests` says that they alone are given: (node, output, part) of each.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -77,6 +83,7 @@ class Costs:
     host_seconds: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     is_fed: bool = False
+    asking: Callable[[str, frozenset[Place]], Asked] | None = field(default=None, compare=False)
 
     def seconds_on_host(self, name: str) -> float:
         """Time that a node runs if it is on the host."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfmem.costs.static import static_costs
-from tfmem.costs.types import Asked, Costs
+from tfmem.costs.types import Asked, Costs, Place
 from tfmem.graph.bodies import BRANCHES, Argument, Bodies, Body, Items, Leaf
 from tfmem.graph.ir import VARIABLE, Graph, Node, Value
 from tfmem.plan import Plan
@@ -49,10 +50,18 @@ def with_requests(costs: Costs, graph: Graph, bodies: Bodies, plans: Plans) -> C
         node = graph.form.number[name]
         values = graph.form.nbytes[graph.form.first[node] : graph.form.first[node + 1]]
         workspace[name] = most_of(one, last[name]) - sum(map(costs.allocated, values))
+
+    @functools.cache
+    def asking(name: str, kept: frozenset[Place]) -> Asked:
+        if name in asked:
+            return asked_of(graph, name, bodies[name], costs.granularity, plans, kept=kept)
+        return costs.asking(name, kept) if costs.asking else costs.requests[name]
+
     return replace(
         costs,
         workspace={**costs.workspace, **workspace},
         requests={**costs.requests, **asked},
+        asking=asking,
     )
 
 
@@ -77,6 +86,7 @@ def asked_of(
     granularity: int,
     plans: Plans,
     branch: int | None = None,
+    kept: frozenset[Place] = frozenset(),
 ) -> Asked:
     """What the functions of a node ask for; of branches, that which takes most.
 
@@ -87,13 +97,15 @@ def asked_of(
       granularity: every buffer takes a multiple of this many bytes.
       plans: of the functions.
       branch: the one that is meant, where the node chooses.
+      kept: what others hold too of what the functions are given.
     """
     caller = graph.by_name[name]
     flat = dict(_by_path(functions, plans, name, ()))
+    run = functools.partial(_Run, graph, caller, functions, granularity, flat, kept)
     if caller.op not in BRANCHES:
-        return _Run(graph, caller, functions, granularity, flat).asked(0)
+        return run().asked(0)
     branches = range(len(functions)) if branch is None else (branch,)
-    found = [_Run(graph, caller, functions, granularity, flat, one).asked(one) for one in branches]
+    found = [run(one).asked(one) for one in branches]
     return max(found, key=lambda one: most_of(one, frozenset(n for n, *_ in one.given)))
 
 
@@ -122,14 +134,15 @@ class _Run:
         functions: Sequence[Body],
         granularity: int,
         plans: Mapping[tuple[Path, int], Plan],
+        kept: frozenset[Place],
         branch: int = 0,
     ) -> None:
-        self.graph, self.caller, self.functions = graph, caller, functions
+        self.graph, self.caller, self.functions, self.kept = graph, caller, functions, kept
         self.holdings = Holdings(granularity)
         self.machine = Machine(
             self.holdings, lambda path, count: min(branch, count - 1), plans=plans
         )
-        self.places: dict[tuple[str, int, int], int] = {}
+        self.places: dict[Place, int] = {}
 
     def asked(self, branch: int) -> Asked:
         """What the functions ask for, a branch with the inputs that it is run with."""
@@ -207,7 +220,7 @@ class _Run:
             self.holdings.hold(Tensor(self.places[place]))
         else:
             self.places[place] = self.holdings.make(argument.nbytes)
-            if argument.is_kept:
+            if argument.is_kept or place in self.kept:
                 self.holdings.hold(Tensor(self.places[place]))
         return Tensor(self.places[place], argument.number)
 

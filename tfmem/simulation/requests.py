@@ -189,17 +189,34 @@ def on_device(lifetimes: Lifetimes) -> list[int]:
     return found
 
 
-def functions(steps: Program, costs: Costs) -> dict[int, Asked]:
+def functions(steps: Program, costs: Costs, lifetimes: Lifetimes) -> dict[int, Asked]:
     """What functions ask for, by the position of the node that runs them."""
     if not costs.requests:
         return {}
     names = (steps.graph.priced[node] for node in steps.order)
-    return {i: costs.requests[name] for i, name in enumerate(names) if name in costs.requests}
+    return {
+        position: _as_given(name, costs, lifetimes, position)
+        for position, name in enumerate(names)
+        if name in costs.requests
+    }
+
+
+def _as_given(name: str, costs: Costs, lifetimes: Lifetimes, position: int) -> Asked:
+    """What a node's functions ask for where they run: others may hold what they end elsewhere."""
+    asked = costs.requests[name]
+    if costs.asking is None:
+        return asked
+    ended = {one for one, nbytes in asked.events if nbytes <= 0}
+    held = ended - ending(asked, lifetimes, position)
+    kept = frozenset((node, at, part) for one, node, at, part, _ in asked.given if one in held)
+    return costs.asking(name, kept) if kept else asked
 
 
 def staying(steps: Program, costs: Costs) -> list[int]:
     """Bytes of each buffer of functions that is there in every step from the first on."""
-    return [nbytes for asked in functions(steps, costs).values() for nbytes in asked.stays]
+    names = (steps.graph.priced[node] for node in steps.order)
+    asked = (costs.requests[name] for name in names if name in costs.requests)
+    return [nbytes for one in asked for nbytes in one.stays]
 
 
 def kernel_buffers(steps: Program, costs: Costs) -> list[tuple[int, ...]]:
@@ -216,7 +233,7 @@ def scratch(steps: Program, costs: Costs, lifetimes: Lifetimes) -> list[int]:
     where inputs end before the outputs are made.
     """
     found = [*map(sum, kernel_buffers(steps, costs))]
-    for position, asked in functions(steps, costs).items():
+    for position, asked in functions(steps, costs, lifetimes).items():
         most = most_of(asked, ending(asked, lifetimes, position))
         found[position] = most - _outputs(steps.graph, costs, steps.order[position])
     return found
