@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 
 import pytest
 import tensorflow as tf
@@ -160,6 +162,34 @@ def test_a_budget_above_the_peak_changes_nothing():
     assert plan.is_noop
     assert "within the budget" in plan.reason
     assert plan.peak_bytes == plan.baseline_peak_bytes > 0
+
+
+def test_arguments_are_let_go_of_once_a_step_has_run():
+    """No frame of the planning holds them, though it tried what it could not reach."""
+    weight = tf.Variable(0.05 * tf.ones([64, 64]))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            y = x
+            for _ in range(4):
+                y = tf.tanh(y @ weight)
+            for _ in tf.range(6):
+                y = tf.tanh(y @ weight)
+            loss = tf.reduce_sum(y)
+        return tape.gradient(loss, weight)
+
+    x = tf.ones([512, 64])
+    least = tfmem.explain(step, x).frontier[-1].budget
+    optimized = tfmem.optimize(step, budget=least)
+    gc.disable()
+    try:
+        optimized(x)
+        held = weakref.ref(x)
+        del x
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_a_budget_out_of_reach_leaves_everything_as_it_was():

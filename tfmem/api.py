@@ -386,7 +386,7 @@ class Optimized:
             self._moved += [(v, v.device) for group in away.values() for v in group]
             variables.move_groups(away)
             self._forget()
-            gc.collect()  # what was traced before holds the buffers that variables had
+        gc.collect()  # what was traced before holds variables' buffers, and errors arguments
         rewrite.pin_variables(entry)
         entry = replace(entry, tenants=layouts.move_in(entry))
         rewritten = rebuild(entry.captured, graph, bodies)

@@ -93,11 +93,12 @@ def _planned(
         try:
             found = _chosen(graph, charged, request, before, inner.observe)
         except BudgetError as error:
-            errors.append(error)
+            errors.append(error.with_traceback(None))
             continue
         plan = found.plan if found.plan.is_noop else replace(found.plan, bodies=planned)
         return replace(found, plan=plan)
-    raise min(errors, key=lambda error: error.least_bytes or 0)
+    errors.sort(key=lambda error: error.least_bytes or 0)
+    raise errors.pop(0)  # kept in this frame, it would keep alive what callers' frames hold
 
 
 class _BodyPlanner:
