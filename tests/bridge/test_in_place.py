@@ -45,12 +45,16 @@ def rebuilt(state: State) -> Any:
     return rebuild(captured, captured.graph)
 
 
+def address(variable: tf.Variable) -> int:
+    """Where a variable lies."""
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+    place: int = np.asarray(memoryview(variable.read_value())).__array_interface__["data"][0]
+    return place
+
+
 def places(state: State) -> list[int]:
     """Where the variables lie; a read out of copy-on-read mode shares their buffer."""
-    found = []
-    for variable in state.variables:
-        tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
-        found.append(np.asarray(memoryview(variable.read_value())).__array_interface__["data"][0])
+    found = [address(variable) for variable in state.variables]
     for variable in (state.rows, state.slot):
         variable.sparse_read([0])
     return found
@@ -117,3 +121,28 @@ def test_a_variable_with_rows_updated_in_a_loop() -> None:
         for body in bodies
     })(tf.ones([ROWS, WIDTH]))  # fmt: skip
     assert float(found) == 3 * (ROWS + 1) * WIDTH
+
+
+def test_what_a_branch_assigns_is_written_where_the_variable_lies() -> None:
+    """Adopted, the table would be shared, and the next update of either would copy it."""
+    table = tf.random.stateless_uniform([ROWS, WIDTH], (1, 2))
+    source, target = tf.Variable(1.0 * table), tf.Variable(tf.zeros_like(table))
+
+    def step(is_due: tf.Tensor) -> tf.Tensor:
+        if is_due:
+            target.assign(source)
+        source.assign_add(tf.ones([ROWS, WIDTH]))
+        return tf.reduce_sum(target)
+
+    concrete = tf.function(step).get_concrete_function(tf.TensorSpec([], tf.bool))
+    captured = capture(concrete, device=DEVICE)
+    branches = {
+        one.function: (one.graph, one.graph) for group in captured.bodies.values() for one in group
+    }
+    changed = rebuild(captured, captured.graph, branches)
+    before = [address(one) for one in (source, target)]
+    for is_due in (True, False, True):
+        changed(tf.constant(is_due))
+    assert [address(one) for one in (source, target)] == before
+    np.testing.assert_array_equal(source.numpy(), table + 3.0)
+    np.testing.assert_array_equal(target.numpy(), table + 2.0)

@@ -215,8 +215,9 @@ class Frame(Liveness):
             self.holdings.drop(thing)
 
     def _assign(self, node: int, buffer: int, host: bool) -> None:
-        thing = self.things[buffer]
-        if isinstance(thing, Tensor) and thing.buffer >= 0:
+        thing, (variable,) = self.things[buffer], self.graph.variables[node]
+        is_adopted = not (self.program.is_rewritten and self.graph.stays(variable))
+        if is_adopted and isinstance(thing, Tensor) and thing.buffer >= 0:
             self.holdings.adopt(thing.buffer)
         super()._assign(node, buffer, host)
 
