@@ -93,7 +93,7 @@ def measured(device: str) -> Heap | None:
     memory.memory_info(name)  # something has been allocated then
     try:
         in_use, pool, largest = _pool(name, limit)
-        found, _, _ = _free_chunks(name, largest)
+        found, _, _ = _all_chunks(name, pool, largest)
     except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
         return None
     finally:
@@ -114,7 +114,7 @@ def claim(device: str) -> None:
         _, pool, largest = _pool(name, limit)
         rest = limit - pool - _SLACK
         if rest > 0:
-            _, held, _ = _free_chunks(name, largest)
+            _, held, _ = _all_chunks(name, pool, largest)
             held += _side_by_side(name, max(0, largest - rest + _SLACK), largest)
             held.append(_buffer(name, rest))
     except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
@@ -148,8 +148,8 @@ def partition(device: str, sizes: Sequence[int]) -> list[Any]:
 
 
 def _partitioned(device: str, limit: int, sizes: Sequence[int]) -> list[Any]:
-    _, _, largest = _pool(device, limit)
-    found, held, tail = _free_chunks(device, largest)
+    _, pool, largest = _pool(device, limit)
+    found, held, tail = _all_chunks(device, pool, largest)
     rest = len(tail) - 2 * GRAIN
     if rest < sum(sizes) + GRAIN * (len(sizes) + WALLS):
         return []
@@ -255,6 +255,27 @@ def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float, float]:
     free = (added + n * apart.fragmentation) / change
     doubt = _DIGITS / abs(change) + GRAIN / n  # a grain is taken to make a buffer
     return before.in_use, before.fragmentation, free, abs(free) * doubt
+
+
+def _all_chunks(
+    device: str, pool: int, largest: int
+) -> tuple[dict[int, int], list[Any], range]:
+    """As `_free_chunks`, with those that are as large as the largest and lie behind it."""
+    found, held, tail = _free_chunks(device, largest)
+    hidden, filled = tail, []
+    while hidden:
+        with traced(device) as events:
+            filled.append(_buffer(device, len(hidden)))
+        (last,) = (one for one in events if one.requested == len(hidden))
+        rest = pool - last.in_use  # of which a part is reported, unless it is nothing
+        left = int(rest * (1 - last.fragmentation)) if rest >= LEAST_CHUNK else 0
+        if left < LEAST_CHUNK:
+            break
+        more, others, hidden = _free_chunks(device, left)
+        found |= more
+        held += others
+    held += filled[1:]
+    return found, held, tail
 
 
 def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], range]:
