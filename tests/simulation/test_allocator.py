@@ -94,7 +94,7 @@ def step_of(graph: Graph, costs: Costs) -> Replay:
     steps = program(graph, Plan(device=DEVICE))
     found = lifetimes(steps, costs.granularity)
     inside = functions(steps, costs, found)
-    return Replay(found, kernel_buffers(steps, costs), inside, is_fed=costs.is_fed)
+    return Replay(found, kernel_buffers(steps, costs), inside, fed=costs.fed)
 
 
 def undisturbed(graph: Graph, costs: Costs, room: int | None = None) -> tuple[int, bool]:
@@ -156,7 +156,7 @@ def test_arguments_that_another_thread_makes_come_as_the_step_before_begins() ->
     early, ahead = pools[Caller.EARLY].most[x], pools[Caller.AHEAD].most[x]
     assert early - ahead == x  # the old ones are there still
     assert step_of(graph, Costs()).kinds == (Caller.SAME, Caller.NEW)
-    assert step_of(graph, Costs(is_fed=True)).kinds == tuple(Caller)
+    assert step_of(graph, Costs(fed=())).kinds == tuple(Caller)
 
 
 IN_THE_MIDDLE = f"""
@@ -190,7 +190,7 @@ def test_what_has_no_layout_does_not_fit() -> None:
         a = MatMul(x:0) [{3 * MIB}] @{DEVICE}
         b = MatMul(a:0) [{2 * MIB}] @{DEVICE}
         return b:0""")
-    step = step_of(graph, Costs(is_fed=True))
+    step = step_of(graph, Costs(fed=()))
     found = []
     for nbytes in range(4 * MIB, 24 * MIB, MIB):
         room = (nbytes + (step.pieces + 1) * (2**16 + 256),)
@@ -198,6 +198,22 @@ def test_what_has_no_layout_does_not_fit() -> None:
         assert within(step, room, steps=3).fits == found[-1]
     assert any(found)
     assert not all(found)
+
+
+def test_rows_of_what_is_fed_have_chunks_that_a_step_leaves_alone() -> None:
+    """Eight of 100 KiB apart, and eight of 40 KiB in pieces, one in each."""
+    graph = parse(IN_THE_MIDDLE)
+    plain, fed = step_of(graph, Costs(fed=())), step_of(graph, Costs(fed=((102400, 8), (40960, 8))))
+    assert fed.pieces >= plain.pieces + 8
+    room = (16 * MIB,)
+    apart = layout([(fed, 3)], room)
+    assert apart
+    assert apart.count(102400) == 8
+    least = [
+        next(n for n in range(6 * MIB, 16 * MIB, 2**16) if layout([(step, 3)], (n,)))
+        for step in (plain, fed)
+    ]
+    assert least[1] - least[0] >= 8 * (102400 + 2**16)
 
 
 def test_plans_that_share_a_room_are_laid_out_together() -> None:

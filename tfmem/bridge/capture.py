@@ -103,6 +103,15 @@ class Captured:
         dimensions = zip(args, self.shapes, strict=True)
         return all(a <= b for now, then in dimensions for a, b in zip(now.shape, then, strict=True))
 
+    def rows(self) -> tuple[tuple[int, int], ...]:
+        """Bytes of a row of each argument, and how many it has by its first dimension."""
+        found = []
+        for item in self.inputs:
+            if not is_variable(item) and (nbytes := self.graph.nbytes(Value(item.name))):
+                count = (item.shape or (1,))[0] or 1
+                found.append((nbytes // count, count))
+        return tuple(found)
+
     def has_moved(self) -> bool:
         """Whether a captured variable has another handle now: it lives elsewhere."""
         return any(

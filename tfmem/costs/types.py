@@ -65,8 +65,8 @@ class Costs:
       host_seconds: time each node runs if it is on the host; absent means as long as on the device.
       buffers: of nodes whose workspace is several buffers, the bytes of each in the order in which
         they are asked for, with a 0 where the outputs are.
-      is_fed: whether another thread makes the arguments of the next step, in the memory of the
-        device, while a step runs.
+      fed: if another thread makes the arguments of the next step, in the memory of the device,
+        while a step runs: bytes of a row of each, from which they are made, and how many it has.
       asking: finds out what the functions of a node, by its name, ask for if somebody else holds
         some of what `requests` says that they alone are given: (node, output, part) of each.
     """
@@ -82,7 +82,7 @@ class Costs:
     requests: Mapping[str, Asked] = field(default_factory=dict)
     host_seconds: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    is_fed: bool = False
+    fed: Requests | None = None
     asking: Callable[[str, frozenset[Place]], Asked] | None = field(default=None, compare=False)
 
     def seconds_on_host(self, name: str) -> float:

@@ -52,7 +52,9 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,
     )
     costs = with_bodies(costs, graph, captured.bodies, request.device)
-    costs = replace(costs, is_fed=devices.is_fed(request.device))
+    if devices.is_fed(request.device):
+        rows = ((costs.allocated(nbytes), count) for nbytes, count in captured.rows())
+        costs = replace(costs, fed=tuple(rows))
     if is_static:
         return costs
     if has_host:

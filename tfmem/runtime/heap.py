@@ -257,9 +257,7 @@ def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float, float]:
     return before.in_use, before.fragmentation, free, abs(free) * doubt
 
 
-def _all_chunks(
-    device: str, pool: int, largest: int
-) -> tuple[dict[int, int], list[Any], range]:
+def _all_chunks(device: str, pool: int, largest: int) -> tuple[dict[int, int], list[Any], range]:
     """As `_free_chunks`, with those that are as large as the largest and lie behind it."""
     found, held, tail = _free_chunks(device, largest)
     hidden, filled = tail, []

@@ -71,11 +71,11 @@ def _ways(
 ) -> Iterator[tuple[int, ...]]:
     """The first ways of each plan that take no more than so many bytes, each once.
 
-    Arguments that are made while a step runs have chunks of their own in each.
+    Arguments that are made while a step runs, and their rows, have chunks of their own in each.
     """
     tried: set[tuple[int, ...]] = set()
     for step, _ in plans:
-        ways = ((*step.ahead, *way) for way in _all_ways(step, room))
+        ways = ((*step.rows, *step.ahead, *way) for way in _all_ways(step, room))
         ways = (way for way in ways if sum(way) + GRAIN * len(way) <= most)
         for way in itertools.islice(ways, MOST_WAYS):
             if way not in tried:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -111,11 +111,12 @@ class Replay:
     Args:
       lifetimes: when each buffer begins and ends.
       workspace, within: as for `requests`.
-      is_fed: as in `Costs`.
+      fed: as in `Costs`.
 
     Attributes:
       kinds: of callers, for each of whom it has to fit.
       ahead: bytes of each large argument that is made while the step before runs.
+      rows: bytes of each large row that these are made from, which a step leaves alone.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Replay:
         workspace: Sequence[tuple[int, ...]],
         within: Mapping[int, Asked],
         *,
-        is_fed: bool = False,
+        fed: Requests | None = None,
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
         self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
@@ -142,9 +143,12 @@ class Replay:
         self._constants = [b for b in here if lifetimes.is_constant(b)]
         self._arguments = [b for b in self._given if b not in variables]
         self._passed = frozenset(self._arguments)
-        self.kinds = tuple(Caller) if is_fed else (Caller.SAME, Caller.NEW)
-        large = [sizes[b] for b in self._arguments if sizes[b] > SMALL]
-        self.ahead = tuple(sorted(large, reverse=True)) if is_fed else ()
+        self.kinds = (Caller.SAME, Caller.NEW) if fed is None else tuple(Caller)
+        rows = [nbytes for nbytes, count in fed or () for _ in range(count)]
+        self._small_rows = [nbytes for nbytes in rows if nbytes <= PIECE]
+        self.rows = tuple(sorted((nbytes for nbytes in rows if nbytes > PIECE), reverse=True))
+        large = [] if fed is None else [sizes[b] for b in self._arguments if sizes[b] > SMALL]
+        self.ahead = tuple(sorted(large, reverse=True))
         self._callers = [b for b in self._given if b in variables and b not in self._renewed]
         held = {*self._given, *self._constants}
         self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
@@ -198,7 +202,8 @@ class Replay:
             chunks = {b: pool.given(self._size(b, padding)) for b in self._given}
             pool.in_use = sum(self._sizes[b] for b in self._given)
             pool.in_use += GRAIN * (len(apart) + WALLS * len(room))
-            for nbytes in (*apart, *_without(room, sum(apart) + GRAIN * len(apart))):
+            own = Counter(apart) - Counter(self.rows)
+            for nbytes in (*own.elements(), *_without(room, sum(apart) + GRAIN * len(apart))):
                 pool.add(nbytes)
             pools.append(pool)
             peaks.append(self.run(pool, caller, steps, chunks, padding))
@@ -218,6 +223,7 @@ class Replay:
         small = [(b, self._sizes[b]) for b in self._constants]
         small += [(b, self._sizes[b]) for b in self._renewed]
         small += [(-1 - number, nbytes) for number, nbytes in enumerate(self._staying)]
+        small += [(-1 - number, nbytes) for number, nbytes in enumerate(self._small_rows, 1 << 20)]
         for number, nbytes in (*small, *self._requests(set())):
             if 0 < nbytes <= PIECE:
                 if not pool.has(nbytes):

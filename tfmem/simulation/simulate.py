@@ -228,7 +228,7 @@ def _replay(graph: Graph, costs: Costs, plan: Plan) -> tuple[Replay, int, int]:
     rounds = EVENTS // max(1, len(steps.order))
     times = max(LEAST_STEPS, min(MOST_STEPS, rounds))
     buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
-    step = Replay(lifetimes, buffers, inside, is_fed=costs.is_fed)
+    step = Replay(lifetimes, buffers, inside, fed=costs.fed)
     return step, rounds, times
 
 
