@@ -6,6 +6,7 @@ import gc
 import logging
 import weakref
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -190,6 +191,34 @@ def test_arguments_are_let_go_of_once_a_step_has_run():
         assert held() is None
     finally:
         gc.enable()
+
+
+def test_what_nested_functions_keep_is_planned_and_what_they_do_is_done():
+    """Their calls, once inlined, read all that they keep for the gradient: that stood as one."""
+    weights = [tf.Variable(0.05 * tf.ones([64, 64])) for _ in range(8)]
+    count = tf.Variable(0.0)
+
+    @tf.function
+    def half(x, which):
+        count.assign_add(1.0)
+        for weight in weights[4 * which : 4 * which + 4]:
+            x = tf.tanh(x @ weight)
+        return x
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(half(half(x, 0), 1))
+        return loss, tape.gradient(loss, weights)
+
+    x = tf.random.stateless_normal([4096, 64], (1, 2))
+    report = tfmem.explain(step, x)
+    least = report.frontier[-1].budget
+    assert least < 0.6 * report.plan.baseline_peak_bytes
+    expected = step(x)
+    found = tfmem.optimize(step, budget=least)(x)
+    assert count.numpy() == 4.0
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
 
 
 def test_a_budget_out_of_reach_leaves_everything_as_it_was():

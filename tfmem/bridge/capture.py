@@ -25,6 +25,7 @@ from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph import device_names
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph, Node, Value
+from tfmem.graph.ops import facts_of
 from tfmem.runtime import devices
 
 _MAX_SOURCES = 500
@@ -171,7 +172,7 @@ def capture(
     )
     bodies = reader.all_bodies(n for n in nodes if n.name not in places)
     _refuse_unknown(reader.unknown, concrete)
-    must_run = sorted(op.name for op in concrete.graph.control_outputs)
+    must_run = {op.name for op in concrete.graph.control_outputs} - gone
     return Captured(
         graph=graph,
         bodies=bodies,
@@ -180,7 +181,7 @@ def capture(
         buffers=reader.buffers,
         variables={i.name: i.variable for i in inputs if i.variable is not None},
         inputs=tuple(inputs),
-        control_outputs=tuple(name for name in must_run if name not in gone),
+        control_outputs=tuple(sorted(_with_effects(graph, must_run))),
         node_defs={n.name: graphdefs.bare(n) for n in nodes if n.name not in places},
         dtypes=dtypes_of(sized, inputs),
         library={f.signature.name: f for f in graph_def.library.function},
@@ -210,6 +211,21 @@ def _nodes_of(
     nodes = graphdefs.in_program_order(graph_def, names)
     _place_nodes(nodes, inputs, places, device)
     return graph_def, nodes, gone
+
+
+def _with_effects(graph: Graph, names: Iterable[str]) -> set[str]:
+    """Nodes that must run: for one without an effect those with one that it waits for."""
+    found, todo, seen = set(), list(names), set(names)
+    while todo:
+        node = graph.by_name[todo.pop()]
+        if node.is_input:
+            continue
+        if facts_of(node.op).is_stateful:
+            found.add(node.name)
+            continue
+        todo += (name for name in node.predecessors if name not in seen)
+        seen.update(node.predecessors)
+    return found
 
 
 # What cannot be steered.

@@ -5,7 +5,7 @@ The graph that comes out is the one that TensorFlow would run, so that numbers a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +21,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.grappler import cluster, tf_optimizer
 
 from tfmem.bridge import graphdefs
-from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef
+from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef, parse_value
 from tfmem.bridge.inputs import UNSIZED, Input
 from tfmem.runtime.devices import full_name
 
@@ -60,7 +60,25 @@ def optimize(
     if _has_chosen(found):
         graph_def.CopyFrom(found)
         found = tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
+    _let_go(found, {op.name for op in concrete.graph.control_outputs}, concrete.outputs)
     return found
+
+
+def _let_go(graph_def: GraphDef, must_run: Set[str], outputs: Iterable[tf.Tensor]) -> None:
+    """Lets what stands for inlined calls that must run wait for what they return, not hold it.
+
+    Of a nested function's gradient that is every activation, from the forward pass on::
+
+        call = IdentityN(y:0, saved0:0, saved1:0)    call = NoOp(^y, ^saved0, ^saved1)
+    """
+    read = {parse_value(t.name).node for t in outputs}
+    read |= {parse_value(t).node for n in graph_def.node for t in n.input if t[0] != "^"}
+    for node in graph_def.node:
+        if node.op in ("Identity", "IdentityN") and node.name in must_run - read:
+            sources = [parse_value(text.removeprefix("^")).node for text in node.input]
+            node.op = "NoOp"
+            node.input[:] = [f"^{name}" for name in dict.fromkeys(sources)]
+            node.attr.clear()
 
 
 def _has_chosen(graph_def: GraphDef) -> bool:
