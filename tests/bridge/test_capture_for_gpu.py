@@ -11,6 +11,7 @@ from tfmem.bridge.capture import capture
 from tfmem.bridge.rebuild import rebuild
 from tfmem.costs import history, profiler
 from tfmem.costs.types import Copies
+from tfmem.errors import UnsupportedFunctionError
 from tfmem.functions.rewrite import route_of
 from tfmem.graph.verify import FROM_HOST, TO_HOST, verify
 from tfmem.passes.for_plan import passes_of
@@ -88,3 +89,20 @@ def test_copies_of_a_gpu_are_its_own_kernels_unless_others_are_faster(a_gpu, mon
     assert back.inputs[0] is out.outputs[0]
     assert {op.name for op in back.outputs[0].consumers()} == set(users)
     assert [op.name for op in back.control_inputs] == [value.node]
+
+
+def test_a_loop_over_a_data_set_that_takes_a_gpus_memory_is_refused(a_gpu):
+    weight = tf.Variable(tf.ones([256, 256]))
+
+    @tf.function
+    def step(rows):
+        total = tf.constant(0.0)
+        for x in tf.data.Dataset.from_tensor_slices(rows):
+            total += tf.reduce_sum(x @ weight)
+        return total
+
+    args = (tf.ones([4, 256, 256]),)
+    concrete = step.get_concrete_function(*args)
+    with pytest.raises(UnsupportedFunctionError, match=r"runs functions of data sets, whose .*KiB"):
+        capture(concrete, device="GPU:0", args=args)
+    assert capture(concrete, device="CPU:0", args=args).workspace["ReduceDataset"] > 2**18

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfmem.bridge import graphdefs, grappler, kernels, reads, sums
+from tfmem.bridge import datasets, graphdefs, grappler, kernels, reads, sums
 from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import Input, as_shape, inputs_of, is_variable, place_of, tensor_of
@@ -24,9 +24,11 @@ from tfmem.bridge.nodes import Reader, dtypes_of
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph import device_names
 from tfmem.graph.bodies import Bodies
+from tfmem.graph.compact import SMALL
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.ops import facts_of
 from tfmem.runtime import devices
+from tfmem.units import format_bytes
 
 _MAX_SOURCES = 500
 _SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
@@ -172,6 +174,7 @@ def capture(
     )
     bodies = reader.all_bodies(n for n in nodes if n.name not in places)
     _refuse_unknown(reader.unknown, concrete)
+    _refuse_pulled(graph, reader.workspace, device)
     must_run = {op.name for op in concrete.graph.control_outputs} - gone
     return Captured(
         graph=graph,
@@ -361,6 +364,19 @@ def _user_line(operation: Any) -> str:
         if not any(part in path for part in _NOT_USERS):
             return f"{frame.filename}:{frame.lineno}"
     return ""
+
+
+def _refuse_pulled(graph: Graph, workspace: Mapping[str, int], device: str) -> None:
+    """On a GPU the nodes of data sets' functions run there, the data sets on the CPU beside it."""
+    if not device_names.is_gpu(device):
+        return
+    for node in graph.nodes:
+        if node.op in datasets.PULLING and (nbytes := workspace.get(node.name, 0)) > SMALL:
+            raise UnsupportedFunctionError(
+                f"{node.name} ({node.op}) runs functions of data sets, whose "
+                f"{format_bytes(nbytes)} on {device} cannot be planned; loop over iter(dataset) instead, or over the data "
+                "set outside of the function"
+            )
 
 
 def _refuse_unknown(unknown: Sequence[tuple[Value, str]], concrete: Any) -> None:
