@@ -103,6 +103,6 @@ def test_a_loop_over_a_data_set_that_takes_a_gpus_memory_is_refused(a_gpu):
 
     args = (tf.ones([4, 256, 256]),)
     concrete = step.get_concrete_function(*args)
-    with pytest.raises(UnsupportedFunctionError, match=r"runs functions of data sets, whose .*KiB"):
+    with pytest.raises(UnsupportedFunctionError, match=r"runs functions of data sets, whose .*MiB"):
         capture(concrete, device="GPU:0", args=args)
     assert capture(concrete, device="CPU:0", args=args).workspace["ReduceDataset"] > 2**18

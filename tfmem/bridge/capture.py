@@ -28,7 +28,6 @@ from tfmem.graph.compact import SMALL
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.ops import facts_of
 from tfmem.runtime import devices
-from tfmem.units import format_bytes
 
 _MAX_SOURCES = 500
 _SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
@@ -373,9 +372,9 @@ def _refuse_pulled(graph: Graph, workspace: Mapping[str, int], device: str) -> N
     for node in graph.nodes:
         if node.op in datasets.PULLING and (nbytes := workspace.get(node.name, 0)) > SMALL:
             raise UnsupportedFunctionError(
-                f"{node.name} ({node.op}) runs functions of data sets, whose "
-                f"{format_bytes(nbytes)} on {device} cannot be planned; loop over iter(dataset) instead, or over the data "
-                "set outside of the function"
+                f"{node.name} ({node.op}) runs functions of data sets, whose {nbytes / 2**20:.1f} "
+                f"MiB on {device} cannot be planned; loop over iter(dataset) instead, or over the "
+                "data set outside of the function"
             )
 
 
