@@ -241,10 +241,7 @@ class _Step:
             watch.is_settled = True
             self._tell(f"{due}; the plan is kept: {why_not}")
         elif learned is None:
-            try:
-                self._renew(())
-            except Error as error:
-                self._put(replace(self._entry, tenants=layouts.move_in(self._entry)))
+            if error := self._renew(()):
                 self._tell(f"the plan made from sizes is kept: {error}")
         else:
             watch.replans += 1
@@ -281,6 +278,10 @@ class _Step:
                 )
                 return
             why = "No plan that takes less was found"
+            # What others took meanwhile may not be in the way again.
+            if watch.replans == 1 and not self._renew(entry.planned):
+                self._tell(f"step {watch.made + 1} was out of memory; {why}: it is made once more")
+                return
         if watch.is_copied:
             self._keep(learned)  # the next process is refused, or begins with another plan
         raise out_of_memory(entry, failure, restored, why) from cause
@@ -309,8 +310,7 @@ class _Step:
         if isinstance(found, Error):
             return False
         self._keep(learned)
-        self._renew(found)
-        return True
+        return self._renew(found) is None
 
     def _planned(self, learned: Mapping[str, int]) -> tuple[Planned, ...] | Error:
         """Plans that leave as much free, for what was asked before; why there are none."""
@@ -341,20 +341,25 @@ class _Step:
         free = free if free < most else (least + most) // 2
         return {request.device: free} if free > least else {}
 
-    def _renew(self, planned: tuple[Planned, ...]) -> None:
+    def _renew(self, planned: tuple[Planned, ...]) -> Error | None:
         """Puts another entry, for plans or as is decided anew, in the place of the present one.
 
-        Raises:
-          tfmem.Error: there is no plan.
+        Returns:
+          Why there is no plan that has room; the entry is the same then.
         """
         layouts.move_out(self._entry.tenants)
-        made = self._owner.renew(self._entry, self._args, self._kwargs, planned)
+        try:
+            made = self._owner.renew(self._entry, self._args, self._kwargs, planned)
+        except Error as error:
+            self._put(replace(self._entry, tenants=layouts.move_in(self._entry)))
+            return error
         if made.watch is not None:
             made.watch.follow(self._watch)
             self._watch = made.watch
         self._behind = self._watch.made if self._watch.effects.counts else 0
         self._put(replace(made, events=self._entry.events), made)
         gc.collect()  # a function that is gone still holds its constants on the device
+        return None
 
     def _keep(self, learned: Mapping[str, int]) -> None:
         for one in self._entry.planned:
