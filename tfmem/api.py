@@ -394,7 +394,7 @@ class Optimized:
         return replace(entry, rewritten=rewritten, seconds=seconds, moves=moves)
 
     def _tell_gradient(self) -> None:
-        told = "is called under a GradientTape that wants its gradient: the original runs"
         if not self._has_told:
+            self._has_told = True
+            told = "is called under a GradientTape that wants its gradient: the original runs"
             _log.warning("%s %s; optimise the function with the tape instead", self.name, told)
-        self._has_told = True

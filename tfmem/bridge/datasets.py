@@ -29,8 +29,8 @@ from tfmem.graph.ops import facts_of
 PULLING = ("ReduceDataset", "DatasetToSingleElement")
 """Ops that run the data set which is their first input."""
 
-_KEEPING = {"PrefetchDataset": 1, "ShuffleDataset": 1, "ShuffleDatasetV2": 1, "ShuffleDatasetV3": 1}
-"""Ops that hold as many elements as an input says; which input."""
+_KEEPING = ("PrefetchDataset", "ShuffleDataset", "ShuffleDatasetV2", "ShuffleDatasetV3")
+"""Ops that hold as many elements as their second input says."""
 
 _LISTING = ("TensorListPushBack", "OptionalFromValue")
 
@@ -86,20 +86,19 @@ def inputs_of(function: FunctionDef, node: NodeDef, op: tf.Operation) -> list[In
     return inputs
 
 
-def at_once(body: Body, captured: int = 0) -> int:
-    """Bytes of all that a function, and those that it calls, make or are given.
+def at_once(body: Body, given: int = 0) -> int:
+    """Bytes of all that a function, and those that it calls, make, and of some that it is given.
 
     Args:
       body: the function.
-      captured: how many of its last inputs are its caller's.
+      given: how many of its first inputs count; its caller has the others.
 
     Raises:
       UnsupportedFunctionError: a loop in it may keep something in each of its turns.
     """
-    nodes = body.graph.nodes
-    given = [node for node in nodes if node.is_input]
-    total = sum(sum(node.nbytes) for node in given[: max(len(given) - captured, 0)])
-    for node in nodes:
+    inputs = [node for node in body.graph.nodes if node.is_input]
+    total = sum(sum(node.nbytes) for node in inputs[:given])
+    for node in body.graph.nodes:
         facts, functions = facts_of(node.op), body.bodies.get(node.name, ())
         if node.op in LOOPS and any(map(_keeps, functions)):
             raise UnsupportedFunctionError(
@@ -108,7 +107,7 @@ def at_once(body: Body, captured: int = 0) -> int:
             )
         is_own = not node.is_input and facts.shares is None and facts.reads is None
         total += sum(node.nbytes) * is_own + body.workspace.get(node.name, 0)
-        total += sum(at_once(one, len(one.graph.nodes)) for one in functions)
+        total += sum(map(at_once, functions))
     return total
 
 
@@ -127,7 +126,7 @@ def held(node: NodeDef, op: tf.Operation) -> int:
             known = prod(dim or 0 for dim in dims)
             element += known * int(tf.as_dtype(one).size)
     count = 1
-    if (index := _KEEPING.get(node.op)) is not None:
-        number = tf.get_static_value(op.inputs[index])
+    if node.op in _KEEPING:
+        number = tf.get_static_value(op.inputs[1])
         count += max(int(number), 1) if number is not None else 1
     return count * element

@@ -223,7 +223,7 @@ class Reader:
                 function = self._functions[name]
                 inputs = datasets.inputs_of(function, one, op)
                 body, _ = self._body(function, inputs, [None] * len(inputs), one)
-                total += datasets.at_once(body, datasets.captured_by(one))
+                total += datasets.at_once(body, len(inputs) - datasets.captured_by(one))
         return total
 
     def _body(

@@ -141,8 +141,7 @@ class Replay:
         here = [b for b in on_device(lifetimes) if b not in outlive]
         self._given = [b for b in here if lifetimes.is_input(b) and not lifetimes.start[b]]
         self._constants = [b for b in here if lifetimes.is_constant(b)]
-        self._arguments = [b for b in self._given if b not in variables]
-        self._passed = frozenset(self._arguments)
+        self._arguments = dict.fromkeys(b for b in self._given if b not in variables)
         self.kinds = (Caller.SAME, Caller.NEW) if fed is None else tuple(Caller)
         rows = [nbytes for nbytes, count in fed or () for _ in range(count)]
         self._small_rows = [nbytes for nbytes in rows if nbytes <= PIECE]
@@ -214,7 +213,7 @@ class Replay:
     def _size(self, given: int, padding: float) -> int:
         """Bytes of the chunk of what was there before, if arguments are padded so much."""
         nbytes = self._sizes[given]
-        return int(padding * nbytes) // GRAIN * GRAIN if given in self._passed else nbytes
+        return int(padding * nbytes) // GRAIN * GRAIN if given in self._arguments else nbytes
 
     @cached_property
     def pieces(self) -> int:
@@ -222,8 +221,8 @@ class Replay:
         pool, chunks, count = Bfc(()), {}, 0
         small = [(b, self._sizes[b]) for b in self._constants]
         small += [(b, self._sizes[b]) for b in self._renewed]
-        small += [(-1 - number, nbytes) for number, nbytes in enumerate(self._staying)]
-        small += [(-1 - number, nbytes) for number, nbytes in enumerate(self._small_rows, 1 << 20)]
+        others = enumerate((*self._staying, *self._small_rows), 1)
+        small += [(-number, nbytes) for number, nbytes in others]
         for number, nbytes in (*small, *self._requests(set())):
             if 0 < nbytes <= PIECE:
                 if not pool.has(nbytes):
