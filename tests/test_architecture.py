@@ -28,6 +28,7 @@ KNOWS_TENSORFLOW = (
     "tfmem.api",
     "tfmem.bridge",
     "tfmem.costs.profiler",
+    "tfmem.functions.arguments",
     "tfmem.functions.failures",
     "tfmem.functions.resolve",
     "tfmem.functions.signature",

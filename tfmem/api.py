@@ -22,6 +22,7 @@ from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
 from tfmem.functions import rewrite, steps
+from tfmem.functions.arguments import with_absent
 from tfmem.functions.contents import with_contents
 from tfmem.functions.decide import as_devices_are, canonical, plan_devices
 from tfmem.functions.entry import Entry, Planned
@@ -286,8 +287,7 @@ class Optimized:
         """What fills the memory of the original, and what budgets would cost; see `explain`."""
         requests = requests_of(self._options)
         captured = self._capture(requests, args, kwargs)
-        profile = self._options.profile
-        reports = [explained(self.name, captured, request, profile) for request in requests]
+        reports = [explained(self.name, captured, one, self._options.profile) for one in requests]
         return replace(reports[0], others=tuple(reports[1:]))
 
     @property
@@ -375,9 +375,9 @@ class Optimized:
         original, concrete = traced(self.original, self._options, requests, args, kwargs)
         if original is not self.original:
             self._forget(original)
-        args, kwargs = canonical_arguments(original, args, kwargs)
-        flat = flat_arguments(concrete, args, kwargs)
-        return with_contents(capture(concrete, device=requests[0].device, args=flat))
+        flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
+        captured = with_contents(capture(concrete, device=requests[0].device, args=flat))
+        return with_absent(captured, flat, (args, kwargs))
 
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()

@@ -7,8 +7,10 @@ import json
 import math
 import signal
 import statistics
+import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 ROUNDING = 1e-4
@@ -16,6 +18,8 @@ ROUNDING = 1e-4
 
 AMPLIFIED = 30.0
 """How many times further than plain TensorFlow without its graph optimizer losses may drift."""
+
+_FOLDERS = (Path(__file__).parent.parent.parent, sysconfig.get_path("purelib"))
 
 _FULL = ("OOM when allocating", "ran out of memory trying to allocate")
 
@@ -150,7 +154,12 @@ def _ended(events: Events) -> tuple[str, str]:
 
 
 def _first_line(text: str) -> str:
-    """The line that says what happened; TensorFlow's stands under the trace of the graph."""
+    """The line that says what happened; TensorFlow's stands under the trace of the graph.
+
+    Files are named from where the project or its libraries lie, which is elsewhere for others.
+    """
+    for folder in _FOLDERS:
+        text = text.replace(f"{folder}/", "")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(_FULL) or "node " in line]
     if "Graph execution error" in lines[0] and telling:

@@ -119,7 +119,7 @@ def _compared(make: Any, share: float) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "budget": budget,
         "predicted": plan.peak_bytes,
-        "clones": len(_innermost(plan).recomputations),
+        "clones": _clones(plan),
         "is_equal_json": tfmem.Plan.from_json(plan.to_json()) == plan,
         "losses": [],
         "peaks": [],
@@ -141,5 +141,6 @@ def _compared(make: Any, share: float) -> dict[str, Any]:
     return facts
 
 
-def _innermost(plan: tfmem.Plan) -> tfmem.Plan:
-    return _innermost(plan.bodies[-1].plan) if plan.bodies else plan
+def _clones(plan: tfmem.Plan) -> int:
+    """How many nodes run again within the functions of a plan, the innermost ones included."""
+    return sum(len(one.plan.recomputations) + _clones(one.plan) for one in plan.bodies)

@@ -6,6 +6,7 @@ and tensors are of 2 MiB.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -322,4 +323,7 @@ def _compared(step: Any, calls: Sequence[tuple[Any, ...]], variables: Any) -> di
         facts["losses"].insert(0, [loss for one in found for (loss,) in one.scalars])
         for variable, value in zip(variables, start, strict=True):
             variable.assign(value)
+    with contextlib.suppress(tfmem.BudgetError):
+        less = tfmem.optimize(step, budget=facts["peaks"][0] - 1)
+        facts["is_left_alone_with_less"] = less.plan(*calls[0]).is_noop
     return facts

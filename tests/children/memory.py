@@ -7,8 +7,13 @@ import os
 import sys
 import time
 from typing import Any
+from unittest import mock
 
 from tests.children.host import MIB, raised
+from tfmem.bridge.calls import canonical_arguments, flat_arguments
+from tfmem.bridge.capture import capture
+from tfmem.bridge.elements import tensor_of
+from tfmem.functions.arguments import stand_ins, with_absent
 from tfmem.runtime import devices, heap, memory
 
 
@@ -144,6 +149,8 @@ def free_chunks() -> dict[str, Any]:
     del pairs
     first = heap.measured(device)
     heap.claim(device)
+    with mock.patch.object(heap, "_pool", return_value=(0, limit - 3 * 2**16, MIB)):
+        heap.claim(device)  # what was measured is a region off: nothing more is to be had
     claimed = heap.measured(device)
     apart = heap.partition(device, (5 * MIB, 2**16, 2**16))
     parted = heap.measured(device)
@@ -224,3 +231,33 @@ def constants() -> dict[str, Any]:
         "budget": plan.budget,
         "is noop": plan.is_noop,
     }
+
+
+def absent_arguments() -> dict[str, tuple[int, int]]:
+    """Of each kind of argument the bytes that are absent, and those in use more with stand-ins."""
+    import numpy as np
+    import tensorflow as tf
+
+    device = devices.full_name("CPU:0")
+    array = np.zeros((96, 256), np.float32)
+    kinds = {
+        "own": tf.random.normal(array.shape),
+        "halves": tf.cast(tf.random.normal(array.shape), tf.bfloat16),
+        "truths": tf.random.normal((384, 256)) > 0,
+        "array": array,
+        "elsewhere": tensor_of(array),
+        "small": array[:1],
+    }
+    found = {}
+    for kind, x in kinds.items():
+        function = tf.function(lambda x: tf.reduce_sum(tf.cast(x, tf.float32)))
+        concrete = function.get_concrete_function(x)
+        flat = flat_arguments(concrete, *canonical_arguments(function, (x,), {}))
+        captured = with_absent(capture(concrete, device=device, args=flat), flat, ((x,), {}))
+        del flat
+        before, _ = memory.memory_info(device)
+        with stand_ins(captured, device):
+            more = memory.memory_info(device)[0] - before
+        assert memory.memory_info(device)[0] == before
+        found[kind] = (sum(captured.absent.get(device, ())), more)
+    return found

@@ -195,6 +195,36 @@ def late(watch: bool) -> dict[str, Any]:
     return facts
 
 
+def shuffled() -> dict[str, Any]:
+    """A step that takes from an iterator nothing was taken from; its shuffle keeps 16 MiB then."""
+    import tensorflow as tf
+
+    def iterator() -> Any:
+        rows = tf.data.Dataset.range(64).map(lambda i: tf.fill([MIB // 16], tf.cast(i, tf.float32)))
+        return iter(rows.shuffle(64, seed=1).repeat().batch(4, drop_remainder=True).prefetch(1))
+
+    weights = tf.Variable(tf.ones([MIB // 16]))
+
+    @tf.function
+    def step(iterator: Any) -> Any:
+        loss = tf.reduce_mean(next(iterator) * weights)
+        weights.assign_add(tf.ones_like(weights))
+        return loss
+
+    plain, weights_before = iterator(), tf.identity(weights)
+    expected = [float(step(plain)) for _ in range(8)]
+    weights.assign(weights_before)
+    del plain
+    taken, optimized = iterator(), tfmem.optimize(step, budget=memory.device_limit("CPU:0"))
+    before = optimized.plan(taken).peak_bytes
+    losses = [float(optimized(taken)) for _ in range(8)]
+    return {
+        "expected": expected,
+        "losses": losses,
+        "predicted": [before, optimized.plans[0].peak_bytes],
+    }
+
+
 def in_turn(budget: int | None) -> dict[str, Any]:
     """A step that fills what is free; then another's variables are made, and both take turns."""
     import tensorflow as tf

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from tfmem.functions.entry import Planned
 from tfmem.functions.failures import Failure
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
+from tfmem.planning.candidate import FILLED_IN_ANY_ORDER
 from tfmem.planning.request import Decision, Request
 from tfmem.simulation.simulate import Simulation
 
@@ -46,11 +47,12 @@ def test_what_was_learned_is_not_forgotten() -> None:
 
 
 def test_an_original_is_ordered_before_more_is_said_of_it() -> None:
-    """It is left as it is only if 1.2 times its prediction is within what is left."""
-    original = planned(worst=800, order=())
-    assert lessons.after_excess(original, 1500) == 41
-    assert BUDGET - 41 < 1.2 * 800
-    assert lessons.after_failure(original, Failure("", ("a",), 500, LOCAL, 900)) == 41
+    """It is left as it is only if what may be in use in any order fills no more of what is left."""
+    original = planned(worst=540, order=())
+    original = replace(original, decision=replace(original.decision, loose_bytes=189))
+    assert lessons.after_excess(original, 1500) == 29
+    assert (BUDGET - 29) * FILLED_IN_ANY_ORDER < 540 + 189 <= (BUDGET - 28) * FILLED_IN_ANY_ORDER
+    assert lessons.after_failure(original, Failure("", ("a",), 500, LOCAL, 900)) == 29
     # Nothing was left that would have been better, so there is nothing less to be asked for.
     assert lessons.after_excess(planned(worst=900, order=()), 1500) == 101
 
@@ -81,6 +83,6 @@ def test_without_statistics_each_plan_is_a_little_tighter() -> None:
 
 def test_a_limit_below_the_budget_is_what_there_is() -> None:
     request = Request(device=LOCAL, budget=1000, room=(900,))
-    limited = dataclasses.replace(planned(), request=request)
+    limited = replace(planned(), request=request)
     failure = Failure("", ("b",), 100, LOCAL, 850)
     assert lessons.after_failure(limited, failure) == 900 - int(lessons.TIGHTER * 900)

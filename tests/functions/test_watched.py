@@ -176,3 +176,10 @@ def test_functions_that_take_turns_share_what_is_free() -> None:
     assert found["peak"] <= budget < plain["peak"]
     before, after = found["peaks"]
     assert before > after - 6 * MIB
+
+
+def test_what_an_iterator_keeps_is_planned_for_before_the_first_step() -> None:
+    found = run(100 * MIB, function="shuffled")
+    assert found["losses"] == found["expected"]
+    before, after = found["predicted"]
+    assert after >= before + 15 * MIB

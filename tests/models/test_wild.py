@@ -77,6 +77,11 @@ def test_what_became_of_a_process_is_told_apart(events, outcome, phase):
         assert row["phase"] == phase
 
 
+def test_files_are_named_from_where_the_project_lies():
+    events = told(*START, failed(f"ValueError: {wild.ROOT}/models/zoo/gpt.py: no", is_refusal=True))
+    assert verdict(events)["reason"] == "ValueError: models/zoo/gpt.py: no"
+
+
 def test_numbers_may_drift_as_far_as_rounding_leads():
     events = told(*START, PLANNED, RUNNING, *steps(1.0, 0.51, 0.25), END)
     assert verdict(events, drift=0.001)["outcome"] == "kept"

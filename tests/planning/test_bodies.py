@@ -29,7 +29,7 @@ def test_a_step_within_a_body_is_equal_in_less_memory(check) -> None:
 
 
 def test_what_a_loop_over_a_data_set_takes_is_bounded() -> None:
-    """Its body runs in no order that is known: the bound is what it makes altogether."""
+    """Its body runs in no order that is known: the bound is of any."""
     outcome = run_limited(
         "tests.children.bodies:in_a_data_set", limit_bytes=4 * GIB, timeout=240, reserve=True
     )

@@ -129,13 +129,6 @@ def test_levels_that_are_passed_over_hold_nothing_faster(graph: Graph, share: fl
     assert made is None or made.step_seconds <= whole.step_seconds * (1 + 1e-9)
 
 
-def test_a_budget_above_the_peak_changes_nothing() -> None:
-    graph = training_chain(10)
-    made = plan(graph, budgets(graph, 1.2)[0] + 1).plan
-    assert made.is_noop
-    assert "within the budget" in made.reason
-
-
 def test_without_a_budget_only_the_order_changes() -> None:
     made = plan(unet(6), None, techniques=frozenset(TECHNIQUES), host=HOST).plan
     assert not made.recomputations

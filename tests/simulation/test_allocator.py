@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.graphs import DEVICE, graphs, training_chain
-from tfmem.costs.types import SWITCH, WALLS, Asked, Costs
+from tfmem.costs.types import HOLE, SWITCH, WALLS, Asked, Costs, Feed
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.simulation.allocator import Bfc, Chunk
+from tfmem.simulation.calling import Caller
 from tfmem.simulation.layout import layout, within
 from tfmem.simulation.liveness import lifetimes
 from tfmem.simulation.program import program
-from tfmem.simulation.replay import Caller, Replay
+from tfmem.simulation.replay import Replay
 from tfmem.simulation.requests import functions, kernel_buffers, most_of
 from tfmem.simulation.simulate import allocate, simulate
 
@@ -117,7 +118,7 @@ def test_a_caller_that_makes_arguments_anew_needs_room_for_both() -> None:
         x = _Arg() [{4 * MIB}] @{DEVICE}
         a = MatMul(x:0) [{3 * MIB}] @{DEVICE}
         return a:0""")
-    apart = step_of(graph, Costs()).pieces * (2**16 + 256) + WALLS * 256
+    apart = step_of(graph, Costs()).pieces * (2**16 + 256) + (WALLS + HOLE) * 256
     assert allocate(graph, Costs(), Plan(device=DEVICE), room=(11 * MIB + apart,)).fits
     assert not allocate(graph, Costs(), Plan(device=DEVICE), room=(6 * MIB + apart,)).fits
 
@@ -156,7 +157,7 @@ def test_arguments_that_another_thread_makes_come_as_the_step_before_begins() ->
     early, ahead = pools[Caller.EARLY].most[x], pools[Caller.AHEAD].most[x]
     assert early - ahead == x  # the old ones are there still
     assert step_of(graph, Costs()).kinds == (Caller.SAME, Caller.NEW)
-    assert step_of(graph, Costs(fed=())).kinds == tuple(Caller)
+    assert step_of(graph, Costs(fed=Feed())).kinds == tuple(Caller)
 
 
 IN_THE_MIDDLE = f"""
@@ -190,7 +191,7 @@ def test_what_has_no_layout_does_not_fit() -> None:
         a = MatMul(x:0) [{3 * MIB}] @{DEVICE}
         b = MatMul(a:0) [{2 * MIB}] @{DEVICE}
         return b:0""")
-    step = step_of(graph, Costs(fed=()))
+    step = step_of(graph, Costs(fed=Feed()))
     found = []
     for nbytes in range(4 * MIB, 24 * MIB, MIB):
         room = (nbytes + (step.pieces + 1) * (2**16 + 256),)
@@ -201,19 +202,44 @@ def test_what_has_no_layout_does_not_fit() -> None:
 
 
 def test_rows_of_what_is_fed_have_chunks_that_a_step_leaves_alone() -> None:
-    """Eight of 100 KiB apart, and eight of 40 KiB in pieces, one in each."""
+    """Eight of 100 KiB apart, and as many of 40 KiB, which no piece is large enough for."""
     graph = parse(IN_THE_MIDDLE)
-    plain, fed = step_of(graph, Costs(fed=())), step_of(graph, Costs(fed=((102400, 8), (40960, 8))))
-    assert fed.pieces >= plain.pieces + 8
+    plain = step_of(graph, Costs(fed=Feed()))
+    fed = step_of(graph, Costs(fed=Feed(((102400, 8), (40960, 8)))))
+    assert fed.piece < 40960 < plain.piece
+    small = step_of(graph, Costs(fed=Feed(((20480, 24),))))
+    assert small.piece == plain.piece
+    assert small.pieces >= plain.pieces + 8
     room = (16 * MIB,)
     apart = layout([(fed, 3)], room)
     assert apart
-    assert apart.count(102400) == 8
+    assert apart.count(102400) == apart.count(40960) == 8
     least = [
         next(n for n in range(6 * MIB, 16 * MIB, 2**16) if layout([(step, 3)], (n,)))
         for step in (plain, fed)
     ]
-    assert least[1] - least[0] >= 8 * (102400 + 2**16)
+    assert least[1] - least[0] >= 8 * 102400
+
+
+def test_rows_that_pipelines_keep_move_into_chunks_of_their_own() -> None:
+    """Three batches of eight leave where they were side by side, one in each step."""
+    step = step_of(parse(IN_THE_MIDDLE), Costs(fed=Feed(((102400, 8),), kept=3)))
+    assert step.rows == (102400,) * 32
+
+    def after(steps: int, *, is_drained: bool) -> tuple[Bfc, list[Chunk]]:
+        pool = Bfc(())
+        rows = step._rows_kept(pool, 1.0)
+        pool.add(40 * MIB)
+        step.run(pool, Caller.NEW, steps, rows=rows if is_drained else ())
+        return pool, rows
+
+    pool, rows = after(1, is_drained=True)
+    assert [row.is_free for row in rows] == [True] * 8 + [False] * 16
+    still, rows = after(1, is_drained=False)
+    assert not any(row.is_free for row in rows)
+    assert pool.in_use == still.in_use  # they are in use elsewhere now
+    pool, _ = after(4, is_drained=True)
+    assert max(size for size, _ in pool.free if size < 30 * MIB) >= 20 * 102400
 
 
 def test_plans_that_share_a_room_are_laid_out_together() -> None:

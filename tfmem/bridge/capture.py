@@ -74,6 +74,7 @@ class Captured:
       workspace: bytes that kernels hold only while they run.
       buffers: the same of kernels that hold several buffers, as in `Costs`.
       numbers: as of `Body`.
+      absent: bytes of the large arguments that are not in the memory of their device, by its name.
     """
 
     graph: Graph
@@ -94,6 +95,7 @@ class Captured:
     trace: str = ""
     shapes: tuple[tuple[int, ...], ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
+    absent: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
         """Whether this is good for a call, flattened, of a ConcreteFunction.
@@ -104,15 +106,6 @@ class Captured:
             return False
         dimensions = zip(args, self.shapes, strict=True)
         return all(a <= b for now, then in dimensions for a, b in zip(now.shape, then, strict=True))
-
-    def rows(self) -> tuple[tuple[int, int], ...]:
-        """Bytes of a row of each argument, and how many it has by its first dimension."""
-        found = []
-        for item in self.inputs:
-            if not is_variable(item) and (nbytes := self.graph.nbytes(Value(item.name))):
-                count = (item.shape or (1,))[0] or 1
-                found.append((nbytes // count, count))
-        return tuple(found)
 
     def has_moved(self) -> bool:
         """Whether a captured variable has another handle now: it lives elsewhere."""

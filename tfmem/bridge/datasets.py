@@ -7,8 +7,8 @@ ReduceDataset that pulls its elements:
     loop = ScanDataset(data, total:0, weights:0)     the body: (total, element, weights) -> total
     y = ReduceDataset(loop, total:0)                 runs the body for each element
 
-TensorFlow runs such functions as it likes, several nodes at once; no pass reaches them. So they are
-counted as if all that their nodes make were there at once, and the elements that data sets hold.
+TensorFlow runs such functions as it likes, several nodes at once; no pass reaches them. So what
+counts is what they may have in use in any order, and the elements that data sets hold.
 
 Source: TensorFlow's ``autograph/operators/control_flow.py`` and ``kernels/data/``, version 2.21.
 """
@@ -22,9 +22,11 @@ import tensorflow as tf
 
 from tfmem.bridge.graphdefs import FunctionDef, NodeDef, parse_value
 from tfmem.bridge.inputs import Input, as_shape, handle_of
+from tfmem.costs.types import GRAIN
 from tfmem.errors import UnsupportedFunctionError
+from tfmem.graph.any_order import most_in_use
 from tfmem.graph.bodies import LOOPS, Body
-from tfmem.graph.ops import facts_of
+from tfmem.runtime import devices
 
 PULLING = ("ReduceDataset", "DatasetToSingleElement")
 """Ops that run the data set which is their first input."""
@@ -87,7 +89,7 @@ def inputs_of(function: FunctionDef, node: NodeDef, op: tf.Operation) -> list[In
 
 
 def at_once(body: Body, given: int = 0) -> int:
-    """Bytes of all that a function, and those that it calls, make, and of some that it is given.
+    """Bytes in use at most while a function runs, and of some that it is given.
 
     Args:
       body: the function.
@@ -97,18 +99,18 @@ def at_once(body: Body, given: int = 0) -> int:
       UnsupportedFunctionError: a loop in it may keep something in each of its turns.
     """
     inputs = [node for node in body.graph.nodes if node.is_input]
-    total = sum(sum(node.nbytes) for node in inputs[:given])
+    workspace = dict(body.workspace)
     for node in body.graph.nodes:
-        facts, functions = facts_of(node.op), body.bodies.get(node.name, ())
+        functions = body.bodies.get(node.name, ())
         if node.op in LOOPS and any(map(_keeps, functions)):
             raise UnsupportedFunctionError(
                 f"the loop {node.name} runs in a function of a data set, where what it keeps in "
                 "each of its turns is not counted; loop over iter(dataset) instead"
             )
-        is_own = not node.is_input and facts.shares is None and facts.reads is None
-        total += sum(node.nbytes) * is_own + body.workspace.get(node.name, 0)
-        total += sum(map(at_once, functions))
-    return total
+        inside = sum(one.turns * at_once(one) for one in functions)
+        workspace[node.name] = workspace.get(node.name, 0) + inside
+    most = most_in_use(body.graph, workspace, granularity=GRAIN, lanes=devices.lanes())
+    return sum(sum(node.nbytes) for node in inputs[:given]) + most
 
 
 def _keeps(body: Body) -> bool:

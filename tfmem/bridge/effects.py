@@ -60,7 +60,7 @@ _COUNTING = re.compile(
 _LASTING = frozenset(("PyFuncStateless",))
 """Ops that are not marked as stateful and may have an effect."""
 
-_NEXT = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
+NEXT = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional")
 _OPENS = ("MakeIterator", "ReduceDataset", "DatasetToSingleElement")
 
 
@@ -222,13 +222,13 @@ def _elements(
     unknown = [
         use
         for use in (*uses.values(), *within)
-        if (handles and use.op in _NEXT and use.name not in uses)
+        if (handles and use.op in NEXT and use.name not in uses)
         or (has_datasets and use.op in _OPENS)
     ]
     found: dict[str, list[Element]] = {}
     for node in captured.graph.nodes:
         use = uses.get(node.name)
-        if use is None or use.op not in _NEXT:
+        if use is None or use.op not in NEXT:
             continue
         source = use.inputs[0]
         while source in uses and uses[source].op == "Identity":

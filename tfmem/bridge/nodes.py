@@ -263,6 +263,7 @@ class Reader:
             bodies=bodies,
             numbers=reader.numbers,
             returns=body.outputs,
+            turns=_turns(caller),
         )
         return made, [reader._held.get(value) for value in body.outputs]
 
@@ -275,6 +276,12 @@ _ROWS = {
     "TensorListSplit": 2,
 }
 """Ops that put the rows of a tensor in a list; which input has as many rows."""
+
+
+def _turns(caller: NodeDef) -> int:
+    """How many runs of its function a node has under way at once at most."""
+    found = caller.attr.get("parallel_iterations")
+    return max(1, found.i) if found else 1
 
 
 def _number(op: tf.Operation) -> int | None:

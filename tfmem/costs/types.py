@@ -12,6 +12,10 @@ GRAIN = 256
 WALLS = 3
 """Grains of the buffers that keep a free chunk apart from what lies beside it."""
 
+HOLE = 2
+"""Grains at the beginning of the largest free chunk, before what is kept apart in it: a wall, and
+room to make the others."""
+
 HANDLE_BYTES = 64
 """Bytes of TensorFlow's own: a scalar of type variant, which refers to a list or an optional."""
 
@@ -46,6 +50,21 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Feed:
+    """What another thread makes the next step's arguments from, in the device's memory meanwhile.
+
+    Attributes:
+      rows: bytes of a row of each argument, and how many a batch has.
+      kept: how many batches of rows pipelines keep, such as one that shuffles them.
+      taken: bytes of each part of a batch that the step takes itself; the next one is made then.
+    """
+
+    rows: Requests = ()
+    kept: int = 0
+    taken: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Costs:
     """Prices of a graph's nodes on one device.
 
@@ -65,8 +84,8 @@ class Costs:
       host_seconds: time each node runs if it is on the host; absent means as long as on the device.
       buffers: of nodes whose workspace is several buffers, the bytes of each in the order in which
         they are asked for, with a 0 where the outputs are.
-      fed: if another thread makes the arguments of the next step, in the memory of the device,
-        while a step runs: bytes of a row of each, from which they are made, and how many it has.
+      fed: what another thread makes arguments from; None if none does.
+      lanes: how many nodes the executor runs at once at most, where nothing orders them.
       asking: finds out what the functions of a node, by its name, ask for if somebody else holds
         some of what `requests` says that they alone are given: (node, output, part) of each.
     """
@@ -82,7 +101,8 @@ class Costs:
     requests: Mapping[str, Asked] = field(default_factory=dict)
     host_seconds: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    fed: Requests | None = None
+    fed: Feed | None = None
+    lanes: int = 1
     asking: Callable[[str, frozenset[Place]], Asked] | None = field(default=None, compare=False)
 
     def seconds_on_host(self, name: str) -> float:

@@ -12,8 +12,10 @@ from itertools import zip_longest
 from tqdm import tqdm
 
 from tfmem.bridge.capture import Captured
+from tfmem.bridge.feeds import Feeds, is_fed
 from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError
+from tfmem.functions.arguments import stand_ins
 from tfmem.functions.entry import Planned
 from tfmem.functions.lessons import unforeseen
 from tfmem.functions.pricing import Tracing, measured, price
@@ -51,9 +53,11 @@ def as_devices_are(
     found = []
     for request in requests:
         variables.unshare(captured.variables.values(), request.device)
-        beside = bytes_beside(captured, request)
+        if is_fed(request.device):
+            Feeds().settle()
         learned = 0 if options.strategy else unforeseen(captured, request)
-        room = room_of(request)
+        with stand_ins(captured, request.device):
+            beside, room = bytes_beside(captured, request), room_of(request)
         found.append(replace(request, bytes_beside=beside, bytes_unforeseen=learned, room=room))
     return tuple(found)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tfmem.bridge.capture import Captured
+from tfmem.bridge.feeds import Feeds
 from tfmem.bridge.rebuild import Rewritten
 from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph
@@ -32,6 +33,11 @@ class Planned:
         """The plan that was decided on."""
         return self.decision.plan
 
+    @property
+    def is_fed(self) -> bool:
+        """Whether it was made for a limited room in which iterators make batches."""
+        return self.costs.fed is not None and self.request.room is not None
+
 
 @dataclass(eq=False)
 class Tenant:
@@ -43,6 +49,7 @@ class Tenant:
       step: to be replayed, and how many times.
       walls: buffers that keep chunks of the free memory apart, one list for all plans of a device.
       is_fit: whether it still finds the chunks that it needs.
+      feeds: what makes arguments in the same memory, for which each step waits; None if nothing.
     """
 
     name: str
@@ -50,6 +57,7 @@ class Tenant:
     step: tuple[Replay, int]
     walls: list[Any] = field(default_factory=list)
     is_fit: bool = True
+    feeds: Feeds | None = None
 
 
 @dataclass(frozen=True)

@@ -155,3 +155,12 @@ def _begun(graph: Graph, failed: Iterable[str], variables: Iterable[str]) -> lis
         if value.node in known and facts_of(node.op).reads != position
     }
     return [node.name for node in graph.nodes if node.name in begun]
+
+
+def without_frames(error: BaseException) -> BaseException:
+    """An exception whose frames, which hold tensors, are gone; so are those of its causes."""
+    seen: BaseException | None = error
+    while seen is not None:
+        seen.__traceback__ = None
+        seen = seen.__cause__ or seen.__context__
+    return error

@@ -14,7 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from typing import Any
 
+from tfmem.bridge.feeds import Feeds
 from tfmem.errors import BudgetError
+from tfmem.functions.arguments import stand_ins
 from tfmem.functions.entry import Entry, Planned, Tenant
 from tfmem.graph.bodies import Bodies
 from tfmem.planning.nested import charge
@@ -44,8 +46,11 @@ class Layouts:
 
     def move_in(self, entry: Entry) -> tuple[Tenant, ...]:
         """Lays free memory out as an entry's plans, and those that are there, want it."""
-        found = (self._moved_in(entry.name, one, entry.captured.bodies) for one in entry.planned)
-        return tuple(tenant for tenant in found if tenant is not None)
+        tenants = []
+        for one in entry.planned:
+            with stand_ins(entry.captured, one.plan.device):
+                tenants.append(self._moved_in(entry.name, one, entry.captured.bodies))
+        return tuple(tenant for tenant in tenants if tenant is not None)
 
     def move_out(self, tenants: Iterable[Tenant]) -> None:
         """Forgets plans whose steps run no more; the walls go with the last of a device."""
@@ -97,6 +102,8 @@ class Layouts:
             return None
         charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
         tenant = Tenant(name, plan.device, step_of(one.graph, charged, plan))
+        if one.costs.fed is not None:
+            tenant.feeds = Feeds()
         if others:
             tenant.walls = others[0].walls
         self._tenants[plan.device].add(tenant)

@@ -16,8 +16,7 @@ from tfmem.costs import history, profiler
 from tfmem.functions.entry import Planned
 from tfmem.functions.failures import Failure
 from tfmem.planning.cache import PLANNER
-from tfmem.planning.candidate import capacity
-from tfmem.planning.judge import unordered
+from tfmem.planning.candidate import FILLED_IN_ANY_ORDER, capacity
 from tfmem.planning.request import Request
 from tfmem.units import format_bytes
 
@@ -122,8 +121,9 @@ def _enough_for_order(one: Planned) -> int:
     """
     if not one.plan.is_noop:
         return _UNBOUNDED
-    for above in (unordered(one.graph), 1.0):
-        found = math.floor(_room(one) - above * _foreseen(one)) + 1
+    in_any_order = (_foreseen(one) + one.decision.loose_bytes) / FILLED_IN_ANY_ORDER
+    for needed in (in_any_order, _foreseen(one)):
+        found = math.floor(_room(one) - needed) + 1
         if found > one.request.bytes_unforeseen:
             return found
     return _UNBOUNDED

@@ -5,24 +5,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 from typing import Any, TypeVar
 
+from tfmem.bridge import batches
 from tfmem.bridge.capture import Captured
+from tfmem.bridge.feeds import is_fed, rows_kept
 from tfmem.costs import history, profiler
 from tfmem.costs.static import static_costs, with_link, with_measured
-from tfmem.costs.types import Costs, Link, Measured, Rates
+from tfmem.costs.types import Costs, Feed, Link, Measured, Rates
 from tfmem.graph.device_names import is_gpu
 from tfmem.graph.device_names import kind as kind_of
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan, moved_with
 from tfmem.planning.request import Request
-from tfmem.runtime import devices
+from tfmem.runtime.devices import lanes
 from tfmem.runtime.limited import is_out_of_memory
 from tfmem.simulation.callers import with_bodies
 
 _log = logging.getLogger("tfmem")
 
 Probe = TypeVar("Probe", Rates, Link)
+
+_KEPT = 1 / 16
+"""Part of the budget that chunks for rows may take which pipelines keep. More keeps those of larger
+shuffles apart, and leaves less to the steps until the rows have moved there."""
 
 _WARM_UP = 1
 _TRACED = 3
@@ -52,9 +59,9 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,
     )
     costs = with_bodies(costs, graph, captured.bodies, request.device)
-    if devices.is_fed(request.device):
-        rows = ((costs.allocated(nbytes), count) for nbytes, count in captured.rows())
-        costs = replace(costs, fed=tuple(rows))
+    costs = replace(costs, lanes=lanes())
+    if is_fed(request.device):
+        costs = replace(costs, fed=_feed(captured, costs, request))
     if is_static:
         return costs
     if has_host:
@@ -62,6 +69,22 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         costs = with_link(costs, link) if link else costs
     known = measured(graph, request)
     return with_measured(costs, graph, known) if known else costs
+
+
+def _feed(captured: Captured, costs: Costs, request: Request) -> Feed:
+    """What arguments are made from; of the rows that pipelines keep no more than is affordable.
+
+    In whole batches, as what is kept at a moment differs a little.
+    """
+    rows, taken = batches.rows(captured), batches.taken(captured)
+    row, batch = sum(nbytes for nbytes, _ in rows), max((count for _, count in rows), default=1)
+    kept = ceil(rows_kept(row) / batch) if row else 0
+    most = int(_KEPT * (request.budget or 0) / max(1, row * batch))
+    return Feed(
+        tuple((costs.allocated(size), count) for size, count in rows),
+        min(kept, most),
+        tuple(map(costs.allocated, taken)),
+    )
 
 
 def measured(graph: Graph, request: Request) -> Measured | None:

@@ -25,6 +25,9 @@ def run(
     Raises:
       HostMemoryError: the host is gone or full.
     """
+    for tenant in entry.tenants:
+        if tenant.feeds is not None:
+            tenant.feeds.settle()
     if instead:
         with host_module.guard():
             return calls.call_with(*_function(original, entry, args, kwargs), instead)

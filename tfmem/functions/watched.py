@@ -26,12 +26,19 @@ from typing import Any
 import tensorflow as tf
 
 from tfmem.bridge.elements import Supply
+from tfmem.bridge.feeds import has_begun
 from tfmem.bridge.inputs import owner_of
 from tfmem.errors import BudgetError, Error
 from tfmem.functions import lessons, steps
 from tfmem.functions.decide import plan_devices
 from tfmem.functions.entry import Entry, Planned
-from tfmem.functions.failures import Failure, failure_of, is_failure, out_of_memory
+from tfmem.functions.failures import (
+    Failure,
+    failure_of,
+    is_failure,
+    out_of_memory,
+    without_frames,
+)
 from tfmem.functions.layouts import layouts
 from tfmem.functions.signature import signature_of
 from tfmem.functions.watch import REPLANS, WATCHED
@@ -117,7 +124,7 @@ class _Step:
             except Exception as error:
                 if not is_failure(error):
                     raise
-                failure, cause = failure_of(error), _without_frames(error)
+                failure, cause = failure_of(error), without_frames(error)
             else:
                 self._end()
                 return result
@@ -150,6 +157,8 @@ class _Step:
             )
             return
         for name, expected in effects.elements.items():
+            if not has_begun(by_name[name]) and any(one.is_fed for one in entry.planned):
+                self._watch.due = "what its iterators keep is known now"
             self._taken[name] = Supply(by_name[name], expected)
 
     def _instead(self) -> dict[int, Any]:
@@ -242,6 +251,8 @@ class _Step:
             self._tell(f"{due}; the plan is kept: {why_not}")
         elif learned is None:
             if error := self._renew(()):
+                if not watch.made:
+                    raise error
                 self._tell(f"the plan made from sizes is kept: {error}")
         else:
             watch.replans += 1
@@ -385,12 +396,3 @@ class _Step:
     def _put(self, entry: Entry, instead_of: Entry | None = None) -> None:
         self._owner.put(instead_of or self._entry, entry)
         self._entry = entry
-
-
-def _without_frames(error: BaseException) -> BaseException:
-    """An exception whose frames, which hold tensors, are gone; so are those of its causes."""
-    seen: BaseException | None = error
-    while seen is not None:
-        seen.__traceback__ = None
-        seen = seen.__cause__ or seen.__context__
-    return error

@@ -90,13 +90,28 @@ class Compact:
         is_whole = self.kind[node] in (READ, ASSIGN)
         return is_whole and not self.copied.isdisjoint(self.variables[node])
 
+    def handle(self, variable: int) -> int:
+        """The value that is a variable's handle."""
+        return self.first[self.variable_nodes[variable]]
+
+    def root(self, value: int) -> int:
+        """The value whose buffer a value shares through views: itself, or a variable's handle."""
+        while True:
+            node = self.producer[value]
+            if self.kind[node] == VIEW:
+                value = self.source[node]
+            elif self.kind[node] in (READ, HANDLE) and not self.is_copy(node):
+                (variable,) = self.variables[node]
+                return self.handle(variable)
+            else:
+                return value
+
     def stays(self, variable: int) -> bool:
         """Whether a rewritten function writes a variable where it lies (`bridge.in_place`).
 
         What a loop or branch is given as a handle has no bytes there; what is assigned has.
         """
-        handle = self.first[self.variable_nodes[variable]]
-        nbytes = max(self.nbytes[handle], self.assigned.get(variable, 0))
+        nbytes = max(self.nbytes[self.handle(variable)], self.assigned.get(variable, 0))
         return variable in self.copied or nbytes > SMALL
 
     def number_of(self, value: Value) -> int:

@@ -104,7 +104,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         json.dumps(sorted(costs.workspace.items())),
         json.dumps(sorted(costs.buffers.items())),
         repr((costs.to_host, costs.from_host, costs.latency, costs.contention, costs.duplex)),
-        repr((costs.granularity, costs.fed)),
+        repr((costs.granularity, costs.fed, costs.lanes)),
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),
         repr([(n.name, n.stashes, n.holds, n.same) for n in graph.nodes if n.stashes or n.holds]),
@@ -122,6 +122,6 @@ def _texts(bodies: Bodies) -> Iterator[str]:
         for body in functions:
             yield f"{caller} {sorted(body.workspace.items())} {sorted(body.flops.items())}"
             yield str(body.graph)
-            yield repr((body.arguments, sorted(body.numbers.items())))
+            yield repr((body.arguments, body.turns, sorted(body.numbers.items())))
             yield repr([(n.name, n.stashes, n.holds, n.same) for n in body.graph.nodes])
             yield from _texts(body.bodies)

@@ -7,25 +7,26 @@ from dataclasses import dataclass, replace
 
 from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError, Error
-from tfmem.graph.bodies import LOOPS, Bodies
+from tfmem.graph.any_order import most_in_use
+from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
 from tfmem.plan import BodyPlan, Plan
-from tfmem.planning.candidate import Candidate, candidate, capacity, without
-from tfmem.planning.nested import charge, costs_of
+from tfmem.planning.candidate import (
+    FILLED_IN_ANY_ORDER,
+    Candidate,
+    bytes_of_inputs,
+    candidate,
+    capacity,
+    without,
+)
+from tfmem.planning.nested import charge, costs_of, overlapping
 from tfmem.planning.request import Decision, Request
 from tfmem.planning.strategy import Strategy
 from tfmem.simulation.original import as_original
+from tfmem.simulation.program import program
+from tfmem.simulation.requests import staying
 from tfmem.simulation.simulate import Simulation, allocate, simulate
 from tfmem.units import format_bytes
-
-UNORDERED = 1.2
-"""How far above its prediction the original's peak may be and still be trusted to keep a budget:
-nothing bounds what its executor runs at once. Less runs more originals unchanged, more orders them
-although they would fit. Measured: a GPT, 602 MB where 526 were predicted."""
-
-TURNS_AT_ONCE = 1.5
-"""The same of an original with loops, whose turns its executor overlaps, ten or more of them.
-Measured: 1.45 where a loop takes a Jacobian, 1.44 in a Keras LSTM."""
 
 BODY_REGION = 1 << 40
 """Bytes of the allocator's region in which bodies are planned: it has long taken all its memory."""
@@ -35,8 +36,8 @@ BODY_REGION = 1 << 40
 class Original:
     """The original function: its simulation, its peaks in the allocator, whether it has room.
 
-    `capacity` is what the allocator has for it altogether, in bytes, `unordered` how far above its
-    prediction its peak may be.
+    `capacity` is what the allocator has for it altogether. `loose_bytes` are those by which more
+    may be in use than foreseen, as its executor runs nodes, and turns of loops, in any order.
     """
 
     simulation: Simulation
@@ -44,28 +45,43 @@ class Original:
     worst_bytes: int
     fits: bool
     capacity: float
-    unordered: float
+    loose_bytes: int
 
     def keeps(self, request: Request) -> bool:
-        """Whether the budget holds even if much more runs at the same time than was foreseen."""
+        """Whether the budget holds in whatever order nodes run, and they may run in any."""
+        if request.in_order:
+            return False
         least = min(request.budget or 0, self.capacity)
-        return self.fits and self.worst_bytes * self.unordered <= least
+        return self.fits and self.worst_bytes + self.loose_bytes <= FILLED_IN_ANY_ORDER * least
 
 
-def original(graph: Graph, costs: Costs, request: Request) -> Original:
+def original(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Original:
     """The original as TensorFlow runs it, simulated and replayed in an allocator."""
     plan = Plan(device=request.device, host=request.host)
+    turns = overlapping(bodies, costs, request.device)
     graph, costs = as_original(graph, costs)
     allocation = allocate(graph, costs, plan, room=request.room)
-    peaks = allocation.usual_bytes, allocation.worst_bytes
-    most = capacity(graph, costs, plan, request.room)
-    most_above = unordered(graph)
-    return Original(simulate(graph, costs, plan), *peaks, allocation.fits, most, most_above)
+    simulation = simulate(graph, costs, plan)
+    return Original(
+        simulation,
+        allocation.usual_bytes,
+        allocation.worst_bytes,
+        allocation.fits,
+        capacity(graph, costs, plan, request.room),
+        max(0, turns + _in_any_order(graph, costs, plan) - simulation.peak_bytes),
+    )
 
 
-def unordered(graph: Graph) -> float:
-    """How far above its prediction the peak may be if no order is enforced."""
-    return TURNS_AT_ONCE if any(node.op in LOOPS for node in graph.nodes) else UNORDERED
+def _in_any_order(graph: Graph, costs: Costs, plan: Plan) -> int:
+    """Bytes in use at most if only dependencies order the nodes."""
+    stays = bytes_of_inputs(graph, costs, plan.device) + sum(staying(program(graph, plan), costs))
+    return stays + most_in_use(
+        graph,
+        costs.workspace,
+        granularity=costs.granularity,
+        lanes=costs.lanes,
+        device=plan.device,
+    )
 
 
 def beside_others(request: Request, decide: Callable[[Request], Decision]) -> Decision:
@@ -134,7 +150,7 @@ def judge(
     def judged(rest: Request) -> Decision:
         for one in plan.bodies:
             _check_body(one, costs, rest, bodies or {})
-        return _judged(graph, charged, rest, plan, original(graph, costs, rest))
+        return _judged(graph, charged, rest, plan, original(graph, costs, rest, bodies or {}))
 
     return beside_others(request, judged)
 
@@ -157,7 +173,10 @@ def _check_body(one: BodyPlan, costs: Costs, request: Request, bodies: Bodies) -
 
 
 def within(request: Request, budget: int | None) -> Request:
-    """What is asked of a body, which has no host, for a budget of its own."""
+    """What is asked of a body, which has no host, for a budget of its own.
+
+    In a limited allocator its nodes run in one order, as it is known for one alone what lies where.
+    """
     return replace(
         request,
         host="",
@@ -165,6 +184,7 @@ def within(request: Request, budget: int | None) -> Request:
         techniques=request.techniques & {"order", "recompute"},
         room=(BODY_REGION,),
         max_slowdown=None,
+        in_order=request.in_order or request.room not in (None, (BODY_REGION,)),
     )
 
 
@@ -183,7 +203,7 @@ def carry_out(graph: Graph, costs: Costs, request: Request, strategy: Strategy) 
     )
 
     def accepted(rest: Request) -> Decision:
-        before = original(graph, costs, rest)
+        before = original(graph, costs, rest, {})
         return checked(_judged(graph, costs, rest, plan, before), rest, before)
 
     return beside_others(request, accepted)
@@ -194,7 +214,7 @@ def unchanged(before: Original, request: Request, reason: str) -> Decision:
     plan = Plan(device=request.device, host=request.host, budget=request.budget, reason=reason)
     plan = _predicted(plan, before, before.simulation, before.peak_bytes)
     both = before.simulation, before.simulation
-    return Decision(plan, *both, before.worst_bytes, before.fits)
+    return Decision(plan, *both, before.worst_bytes, before.fits, before.loose_bytes)
 
 
 def _predicted(plan: Plan, before: Original, after: Simulation, peak_bytes: int) -> Plan:
@@ -209,14 +229,16 @@ def _predicted(plan: Plan, before: Original, after: Simulation, peak_bytes: int)
 
 
 def checked(found: Decision, request: Request, before: Original) -> Decision:
-    """The decision, or the original if it gains nothing.
+    """The decision; the original if no technique applies, or if nothing is gained without a budget.
+
+    Under a budget an order that gains nothing is kept: it bounds what runs at once.
 
     Raises:
       BudgetError: the budget or `max_slowdown` is not kept.
     """
     if found.plan.is_noop:
         found = unchanged(before, request, "no technique applies")
-    elif found.after.peak_bytes >= before.simulation.peak_bytes:
+    elif request.budget is None and found.after.peak_bytes >= before.simulation.peak_bytes:
         reason = (
             f"the least peak found, {format_bytes(found.plan.peak_bytes)}, is not below the "
             f"original's {format_bytes(before.peak_bytes)}"

@@ -78,6 +78,25 @@ def _beside(
     return alone - most_of(asked, given) + sum(map(costs.allocated, outputs))
 
 
+def overlapping(bodies: Bodies, costs: Costs, device: str) -> int:
+    """Bytes that turns of loops may take beyond what one turn after the other does.
+
+    Turns overlap where one does not need the other's results, such as numbers drawn at random; each
+    then holds temporaries of its own.
+    """
+    found = 0
+    for body in (body for functions in bodies.values() for body in functions):
+        inner = overlapping(body.bodies, costs, device)
+        found += inner
+        if body.turns > 1:
+            priced = costs_of(body, costs, device)
+            inputs = (node for node in body.graph.nodes if node.is_input)
+            given = sum(priced.allocated(nbytes) for node in inputs for nbytes in node.nbytes)
+            own = simulate(body.graph, priced, Plan()).peak_bytes - given
+            found += (body.turns - 1) * (inner + max(0, own))
+    return found
+
+
 def charge(
     graph: Graph, costs: Costs, bodies: Bodies, plans: tuple[BodyPlan, ...], device: str
 ) -> Costs:

@@ -13,10 +13,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import accumulate
 
 from tfmem.costs.types import Costs
+from tfmem.graph.cut import Network
 from tfmem.graph.ir import VARIABLE, Graph, Node, Value
 from tfmem.graph.ops import facts_of
 from tfmem.graph.topology import DisjointSets
-from tfmem.planning.cut import Network
 
 # Constants; what others do to plans is measured by `python -m models.bench.constants`.
 

@@ -37,6 +37,7 @@ class Request(Bounds):
         in use when the plan is made; None if it may grow without a limit.
       bytes_beside: in use on the device, for the whole step, that are no part of the function.
       bytes_unforeseen: to be left free, for steps measured before took more than was predicted.
+      in_order: whether one node must run after the other, in one order that is known.
     """
 
     device: str
@@ -44,6 +45,7 @@ class Request(Bounds):
     room: tuple[int, ...] | None = None
     bytes_beside: int = 0
     bytes_unforeseen: int = 0
+    in_order: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class Decision:
 
     The simulations compare plans; the peaks that the plan predicts are the usual ones in the
     allocator, which pads what it hands out. The budget is kept by `worst_bytes`, that of the step
-    it pads most. `fits` says whether the holes between chunks leave room for it.
+    it pads most. `fits` says whether the holes between chunks leave room for it, `loose_bytes` how
+    much more may be in use where the plan leaves nodes to run in any order.
     """
 
     plan: Plan
@@ -60,6 +63,7 @@ class Decision:
     after: Simulation
     worst_bytes: int
     fits: bool = True
+    loose_bytes: int = 0
 
     def keeps(self, budget: int | None) -> bool:
         """Whether a budget in bytes holds, and the allocator has room; True without a budget."""

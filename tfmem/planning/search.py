@@ -75,7 +75,7 @@ def choose(
 def _planned(
     graph: Graph, costs: Costs, request: Request, bodies: Bodies, inner: _BodyPlanner
 ) -> Decision:
-    before = original(graph, costs, request)
+    before = original(graph, costs, request, bodies)
     if request.budget is not None and before.keeps(request):
         reason = f"the original's peak of {format_bytes(before.peak_bytes)} is within the budget"
         return unchanged(before, request, reason)
@@ -156,7 +156,8 @@ def _loosened(
     bounds the copies in flight; nor where nodes run again, which gains nothing (a GPT: 1.22 of
     plain TensorFlow's time with eight nodes in flight, 1.20 with one).
     """
-    if found.plan.transfers or found.plan.recomputations or not found.plan.order:
+    is_bound = request.in_order or found.plan.transfers or found.plan.recomputations
+    if is_bound or not found.plan.order:
         return found
     plan = replace(found.plan, order=shapes_first(graph, least_peak))
     window = widest_window(graph, costs, plan)

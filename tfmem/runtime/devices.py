@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
+import os
 
 from tfmem.errors import Error
 from tfmem.graph.device_names import LOCAL
@@ -32,30 +31,17 @@ def full_name(device: str) -> str:
     return name
 
 
+def lanes() -> int:
+    """How many nodes TensorFlow's executors run at once at most."""
+    import tensorflow as tf
+
+    return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
+
+
 def scarce() -> str:
     """Full name of the device whose memory is scarce by default: GPU:0 if any, else CPU:0."""
     gpu = f"{LOCAL}/device:GPU:0"
     return gpu if gpu in names() else f"{LOCAL}/device:CPU:0"
-
-
-def is_fed(device: str) -> bool:
-    """Whether `tf.data` makes what functions are called with in the memory of a device.
-
-    It does on a CPU, at any moment, as long as somebody holds an iterator of a data set.
-    """
-    import tensorflow as tf
-
-    if device != full_name("CPU:0"):
-        return False
-    kinds = set(_with_subclasses(tf.data.Iterator))
-    return any(type(one) in kinds for one in gc.get_objects())
-
-
-def _with_subclasses(kind: type) -> Iterator[type]:
-    yield kind
-    subclasses: list[type] = kind.__subclasses__()
-    for one in subclasses:
-        yield from _with_subclasses(one)
 
 
 def _canonical(device: str) -> str:

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfmem.bridge import traces
 from tfmem.bridge.traces import HeapEvent
-from tfmem.costs.types import GRAIN, WALLS
+from tfmem.costs.types import GRAIN, HOLE, WALLS
 from tfmem.graph import device_names
 from tfmem.runtime import devices, memory
 
@@ -60,6 +61,11 @@ _SLACK = 2 * _REGIONS
 """Bytes by which less is claimed than was measured to be left: a request that finds no room waits
 ten seconds and fails. All that is left is taken from the system, whatever is asked for of it, as
 long as that is more than the last region."""
+
+_FAR = 2**40
+"""Bytes that are more than any two chunks are apart, and less than NumPy's memory is from them: the
+system gives programs their heap at one end of all addresses, large pieces of memory at the other.
+"""
 
 _EVERY_ALLOCATION = 3
 """Level of the profiler's host tracer from which on allocators report."""
@@ -104,7 +110,7 @@ def measured(device: str) -> Heap | None:
 def claim(device: str) -> None:
     """Lets an allocator take the rest of its limit from the system as one region.
 
-    It does once nothing that it has is free.
+    It does once nothing that it has is free. What is hardly more than the slack stays where it is.
     """
     name = devices.full_name(device)
     limit = memory.device_limit(name)
@@ -113,10 +119,10 @@ def claim(device: str) -> None:
     try:
         _, pool, largest = _pool(name, limit)
         rest = limit - pool - _SLACK
-        if rest > 0:
+        if rest > _SLACK:
             _, held, _ = _all_chunks(name, pool, largest)
             held += _side_by_side(name, max(0, largest - rest + _SLACK), largest)
-            held.append(_buffer(name, rest))
+            held.append(buffer(name, rest))
     except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
         return
 
@@ -147,14 +153,39 @@ def partition(device: str, sizes: Sequence[int]) -> list[Any]:
         memory.reset_peak(name)  # once what filled the chunks is gone
 
 
+def holds(device: str, tensor: Any) -> bool:
+    """Whether the buffer of an eager tensor comes from a device's allocator.
+
+    On a CPU its address tells: all chunks lie at the same distance from multiples of a grain, and
+    are far from the memory that NumPy's arrays are in.
+    """
+    place = getattr(tensor, "backing_device", None)  # arrays have none
+    if place is None or devices.full_name(place) != devices.full_name(device):
+        return False
+    if device_names.kind(device) != "CPU":
+        return True
+    try:
+        distance = abs(_address(tensor) - _address(buffer(device, GRAIN)))
+    except (TypeError, ValueError, tf.errors.OpError):  # it is not of numbers
+        return False
+    return distance % GRAIN == 0 and distance < _FAR
+
+
+def _address(tensor: Any) -> int:
+    """Where a tensor of numbers on a CPU begins."""
+    with tf.init_scope():  # a bitcast has the same buffer, and a type that NumPy knows
+        known = tensor if tensor.dtype == tf.bool else tf.bitcast(tensor, tf.uint8)
+    return int(np.asarray(memoryview(known)).ctypes.data)
+
+
 def _partitioned(device: str, limit: int, sizes: Sequence[int]) -> list[Any]:
     _, pool, largest = _pool(device, limit)
     found, held, tail = _all_chunks(device, pool, largest)
-    rest = len(tail) - 2 * GRAIN
+    rest = len(tail) - HOLE * GRAIN
     if rest < sum(sizes) + GRAIN * (len(sizes) + WALLS):
         return []
     between = _filled(device, tail)
-    walls = [_buffer(device, GRAIN)]  # before it the hole for what making buffers takes
+    walls = [buffer(device, GRAIN)]  # before it the hole for what making buffers takes
     others = [size for address, size in found.items() if address != tail.start]
     for number, size in enumerate(others):
         held[number] = None  # all but this chunk and the largest are taken
@@ -173,14 +204,14 @@ def _walled(device: str, size: int, chunks: Sequence[int], walls: list[Any]) -> 
       The buffers between the walls.
     """
     left = size - WALLS * GRAIN
-    walls.append(_buffer(device, GRAIN))
+    walls.append(buffer(device, GRAIN))
     between: list[Any] = []
     for nbytes in chunks:
         between += _side_by_side(device, nbytes, left)
-        walls.append(_buffer(device, GRAIN))
+        walls.append(buffer(device, GRAIN))
         left -= nbytes + GRAIN
     between += _side_by_side(device, left, left + 2 * GRAIN)
-    walls.append(_buffer(device, 2 * GRAIN))
+    walls.append(buffer(device, 2 * GRAIN))
     return between
 
 
@@ -189,7 +220,7 @@ def _side_by_side(device: str, nbytes: int, largest: int) -> list[Any]:
     made = []
     while nbytes:
         part = min(nbytes, largest // 4 // GRAIN * GRAIN or GRAIN)
-        made.append(_buffer(device, part))
+        made.append(buffer(device, part))
         nbytes, largest = nbytes - part, largest - part
     return made
 
@@ -199,7 +230,7 @@ def _filled(device: str, tail: range) -> list[Any]:
     nbytes, held = LEAST_CHUNK // 2, []
     while nbytes >= GRAIN:
         with traced(device) as events:
-            buffers = [_buffer(device, nbytes) for _ in range(_MOST_AT_ONCE)]
+            buffers = [buffer(device, nbytes) for _ in range(_MOST_AT_ONCE)]
         asked = (one for one in events if one.is_request and one.requested == nbytes)
         outside = [b for b, one in zip(buffers, asked, strict=True) if one.address not in tail]
         held += outside
@@ -243,7 +274,7 @@ def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float, float]:
         both in the largest: a hole more       apart (free - n) = before free + n
     """
     with traced(device) as events:
-        first, second = _buffer(device, nbytes), _buffer(device, nbytes)
+        first, second = buffer(device, nbytes), buffer(device, nbytes)
         del first
         del second
     first, second, apart, before = (one for one in events if one.requested == nbytes)
@@ -263,7 +294,7 @@ def _all_chunks(device: str, pool: int, largest: int) -> tuple[dict[int, int], l
     hidden, filled = tail, []
     while hidden:
         with traced(device) as events:
-            filled.append(_buffer(device, len(hidden)))
+            filled.append(buffer(device, len(hidden)))
         (last,) = (one for one in events if one.requested == len(hidden))
         rest = pool - last.in_use  # of which a part is reported, unless it is nothing
         left = int(rest * (1 - last.fragmentation)) if rest >= LEAST_CHUNK else 0
@@ -309,7 +340,7 @@ def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], 
             counts[one.requested] = max(1, min(more, _MOST_AT_ONCE))
         if not new:
             break
-        held += [_buffer(device, nbytes) for nbytes in new.values()]
+        held += [buffer(device, nbytes) for nbytes in new.values()]
         found |= new
     return found, held, tail
 
@@ -318,12 +349,17 @@ def _asked(device: str, counts: Mapping[int, int]) -> list[HeapEvent]:
     """The chunks handed out for buffers of each size, so many of them at a time."""
     with traced(device) as events:
         for nbytes, count in counts.items():
-            together = [_buffer(device, nbytes) for _ in range(count)]
+            together = [buffer(device, nbytes) for _ in range(count)]
             del together
     return [one for one in events if one.is_request and one.requested in counts]
 
 
-def _buffer(device: str, nbytes: int) -> Any:
+def buffer(device: str, nbytes: int) -> Any:
+    """A buffer of a device's allocator that nothing is written to.
+
+    Raises:
+      tf.errors.ResourceExhaustedError: there is none, after ten seconds.
+    """
     with tf.init_scope(), tf.device(device):
         return memory.buffer(nbytes)
 

@@ -14,6 +14,8 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tfmem.costs.types import GRAIN
+
 MOST_PADDING = 128 * 2**20
 """Bytes of TensorFlow's own: most that a chunk may be larger than what it is handed out for."""
 
@@ -105,6 +107,15 @@ class Bfc:
                     first.after.before = first
                 chunk = first
         self._insert(chunk)
+
+    def leave_holes(self, sizes: Sequence[int]) -> None:
+        """Leaves free chunks of these sizes with small ones in use between them."""
+        made = []
+        for size in sizes:
+            made.append(self.allocate(size))
+            self.allocate(GRAIN)
+        for chunk in made:
+            self.release(chunk)
 
     def _extend(self, size: int) -> None:
         if self.room is not None:

@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tfmem.costs.types import GRAIN, WALLS
-from tfmem.simulation.replay import PIECE, Allocation, Replay
+from tfmem.costs.types import GRAIN, HOLE, WALLS
+from tfmem.simulation.replay import Allocation, Replay
 
 LEAST_SLOT = 1 / 200
 """Of the free bytes, the least buffers that chunks are kept apart for. Less tries more ways."""
@@ -29,7 +29,7 @@ def within(step: Replay, room: Sequence[int], steps: int) -> Allocation:
     """
     found = _first_fit([(step, steps)], room)
     if found is None:
-        return replace(step.within_apart(room, (PIECE,) * step.pieces, steps), fits=False)
+        return replace(step.within_apart(room, (step.piece,) * step.pieces, steps), fits=False)
     _, (allocation,) = found
     return allocation
 
@@ -53,8 +53,9 @@ def _first_fit(
     plans: Sequence[tuple[Replay, int]], room: Sequence[int]
 ) -> tuple[tuple[int, ...], list[Allocation]] | None:
     """The first chunks kept apart with which all plans fit, and what each takes then."""
-    pieces = (PIECE,) * max(step.pieces for step, _ in plans)
-    most = max(room, default=0) - sum(pieces) - GRAIN * (len(pieces) + WALLS)
+    piece = min(step.piece for step, _ in plans)
+    pieces = (piece,) * max(step.pieces for step, _ in plans)
+    most = max(room, default=0) - sum(pieces) - GRAIN * (len(pieces) + WALLS + HOLE)
     for way in _ways(plans, room, most):
         apart, made = (*pieces, *way), list[Allocation]()
         for step, steps in plans:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tfmem.graph.compact import ASSIGN, HANDLE, KEPT, PLAIN, READ, UPDATE, VIEW
+from tfmem.graph.compact import ASSIGN, KEPT, PLAIN, READ, UPDATE, VIEW
 from tfmem.graph.ir import Graph, Value
 from tfmem.simulation.program import Program
 
@@ -102,17 +102,7 @@ class Lifetimes:
 def owner(graph: Graph, value: Value) -> Value:
     """The value whose buffer a value shares through views: itself, or a variable's handle."""
     form = graph.form
-    number = form.number_of(value)
-    while True:
-        node = form.producer[number]
-        if form.kind[node] == VIEW:
-            number = form.source[node]
-        elif form.kind[node] in (READ, HANDLE):
-            (variable,) = form.variables[node]
-            own = number if form.is_copy(node) else form.first[form.variable_nodes[variable]]
-            return form.value(own)
-        else:
-            return form.value(number)
+    return form.value(form.root(form.number_of(value)))
 
 
 def lifetimes(
@@ -222,7 +212,7 @@ class Liveness:
             self._assign(node, self.buffer[self._now(node, reads, graph.source[node])], host)
         elif graph.is_input[node]:
             (variable,) = graph.variables[node]
-            self.variable[variable] = self.make(self._handle(variable), 1, host)
+            self.variable[variable] = self.make(self.graph.handle(variable), 1, host)
             self.initial[variable] = self.variable[variable]
 
     def _now(self, node: int, reads: Sequence[int], value: int) -> int:
@@ -278,7 +268,7 @@ class Liveness:
             if is_copied and self.program.is_rewritten:
                 continue
             if is_copied or self.refs[buffer] > 1:
-                self.variable[variable] = self.make(self._handle(variable), 1, host)
+                self.variable[variable] = self.make(self.graph.handle(variable), 1, host)
                 self.release(buffer)
 
     def _assign(self, node: int, buffer: int, host: bool) -> None:
@@ -288,15 +278,12 @@ class Liveness:
             self._update(node, host)
             return
         if variable in self.graph.copied:
-            buffer = self.make(self._handle(variable), 0, host)
-        is_callers = not self.sizes[self._handle(variable)]
+            buffer = self.make(self.graph.handle(variable), 0, host)
+        is_callers = not self.sizes[self.graph.handle(variable)]
         self.refs[buffer] += not is_callers
         self.variable[variable] = buffer
         if not is_callers or old == self.initial[variable]:
             self.release(old)
-
-    def _handle(self, variable: int) -> int:
-        return self.graph.first[self.graph.variable_nodes[variable]]
 
     def finish(self) -> Lifetimes:
         """What is still referred to stays to the end."""

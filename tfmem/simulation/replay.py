@@ -19,15 +19,15 @@ import random
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import cached_property
 from math import ceil
 
 import numpy as np
 
-from tfmem.costs.types import GRAIN, SWITCH, WALLS, Asked, Requests
+from tfmem.costs.types import GRAIN, HOLE, SWITCH, WALLS, Asked, Feed, Requests
 from tfmem.graph.compact import SMALL
 from tfmem.simulation.allocator import Bfc, Chunk
+from tfmem.simulation.calling import Caller
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.requests import on_device, parts_of, requests
 
@@ -82,26 +82,6 @@ class Allocation:
     fits: bool
 
 
-class Caller(Enum):
-    """What somebody does who calls a step again and again.
-
-    SAME passes the same arguments again. NEW makes new ones before it lets go of the old, and keeps
-    what the last step returned until the next one has. So do AHEAD and EARLY, whose next arguments
-    another thread, such as one of `tf.data`'s, makes as the step before begins: AHEAD has let go of
-    the arguments before those by then, EARLY has not.
-    """
-
-    SAME = auto()
-    NEW = auto()
-    AHEAD = auto()
-    EARLY = auto()
-
-    @property
-    def is_fed(self) -> bool:
-        """Whether another thread makes its arguments."""
-        return self in (Caller.AHEAD, Caller.EARLY)
-
-
 class Replay:
     """One step of a program, to be run in allocators, any number of times in each.
 
@@ -116,7 +96,10 @@ class Replay:
     Attributes:
       kinds: of callers, for each of whom it has to fit.
       ahead: bytes of each large argument that is made while the step before runs.
-      rows: bytes of each large row that these are made from, which a step leaves alone.
+      rows: bytes of each large row that these are made from, and of those that pipelines keep;
+        a step leaves their chunks alone.
+      piece: bytes of the chunks that small buffers are served from. Rows that would take one each
+        do not fit: they would fill all of them, as holes where rows were join to larger chunks.
     """
 
     def __init__(
@@ -125,7 +108,7 @@ class Replay:
         workspace: Sequence[tuple[int, ...]],
         within: Mapping[int, Asked],
         *,
-        fed: Requests | None = None,
+        fed: Feed | None = None,
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
         self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
@@ -143,11 +126,16 @@ class Replay:
         self._constants = [b for b in here if lifetimes.is_constant(b)]
         self._arguments = dict.fromkeys(b for b in self._given if b not in variables)
         self.kinds = (Caller.SAME, Caller.NEW) if fed is None else tuple(Caller)
-        rows = [nbytes for nbytes, count in fed or () for _ in range(count)]
-        self._small_rows = [nbytes for nbytes in rows if nbytes <= PIECE]
-        self.rows = tuple(sorted((nbytes for nbytes in rows if nbytes > PIECE), reverse=True))
+        batch = [nbytes for nbytes, count in (fed or Feed()).rows for _ in range(count)]
+        rows = batch * (1 + (fed or Feed()).kept)
+        near = [nbytes for nbytes in rows if PIECE < 2 * nbytes <= 2 * PIECE]
+        self.piece = min(near) - GRAIN if near else PIECE
+        self._small_rows = [nbytes for nbytes in rows if nbytes <= self.piece]
+        self.rows = tuple(sorted((nbytes for nbytes in rows if nbytes > self.piece), reverse=True))
+        self._batch = [nbytes for nbytes in batch if nbytes > self.piece]
+        self._taken = [nbytes for nbytes in (fed or Feed()).taken if nbytes > SMALL]
         large = [] if fed is None else [sizes[b] for b in self._arguments if sizes[b] > SMALL]
-        self.ahead = tuple(sorted(large, reverse=True))
+        self.ahead = tuple(sorted((*large, *self._taken), reverse=True))
         self._callers = [b for b in self._given if b in variables and b not in self._renewed]
         held = {*self._given, *self._constants}
         self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
@@ -198,35 +186,47 @@ class Replay:
             if caller is Caller.SAME and padding > 1:
                 continue  # nothing is made in the place of its arguments
             pool = Bfc(())
+            rows = self._rows_kept(pool, padding) if caller.is_fed else []
             chunks = {b: pool.given(self._size(b, padding)) for b in self._given}
             pool.in_use = sum(self._sizes[b] for b in self._given)
-            pool.in_use += GRAIN * (len(apart) + WALLS * len(room))
+            pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
             own = Counter(apart) - Counter(self.rows)
             for nbytes in (*own.elements(), *_without(room, sum(apart) + GRAIN * len(apart))):
                 pool.add(nbytes)
             pools.append(pool)
-            peaks.append(self.run(pool, caller, steps, chunks, padding))
+            peaks.append(self.run(pool, caller, steps, chunks, padding, rows))
             if not pool.fits:
                 break
         return _allocation(pools, peaks)
 
+    def _rows_kept(self, pool: Bfc, padding: float) -> list[Chunk]:
+        """The rows that pipelines keep, side by side where they were made, in any order.
+
+        Before them what the first step takes, which it lets go of once the next one is made.
+        """
+        kept = list(self.rows[len(self._batch) :])
+        pool.add(sum(kept) + GRAIN)
+        rows = [pool.allocate(nbytes) for nbytes in kept]
+        random.Random(len(rows)).shuffle(rows)
+        return [*(pool.given(_padded(nbytes, padding)) for nbytes in self._taken), *rows]
+
     def _size(self, given: int, padding: float) -> int:
         """Bytes of the chunk of what was there before, if arguments are padded so much."""
         nbytes = self._sizes[given]
-        return int(padding * nbytes) // GRAIN * GRAIN if given in self._arguments else nbytes
+        return _padded(nbytes, padding) if given in self._arguments else nbytes
 
     @cached_property
     def pieces(self) -> int:
-        """Chunks of `PIECE` bytes that serve all small buffers, those not foreseen included."""
+        """Chunks of `piece` bytes that serve all small buffers, those not foreseen included."""
         pool, chunks, count = Bfc(()), {}, 0
         small = [(b, self._sizes[b]) for b in self._constants]
         small += [(b, self._sizes[b]) for b in self._renewed]
         others = enumerate((*self._staying, *self._small_rows), 1)
         small += [(-number, nbytes) for number, nbytes in others]
         for number, nbytes in (*small, *self._requests(set())):
-            if 0 < nbytes <= PIECE:
+            if 0 < nbytes <= self.piece:
                 if not pool.has(nbytes):
-                    pool.add(PIECE)
+                    pool.add(self.piece)
                     count += 1
                 chunks[number] = pool.allocate(nbytes)
             elif nbytes <= 0 and number in chunks:
@@ -264,7 +264,7 @@ class Replay:
         ]
         if seed:
             holes += [choose.choice(sizes) for _ in range(LARGE_HOLES)]
-        _leave_holes(pool, holes)
+        pool.leave_holes(holes)
         return pool
 
     def run(
@@ -274,6 +274,7 @@ class Replay:
         steps: int,
         chunks: dict[int, Chunk] | None = None,
         padding: float = 1.0,
+        rows: Sequence[Chunk] = (),
     ) -> list[int]:
         """Most bytes in use in each step, beside what was there before.
 
@@ -284,6 +285,8 @@ class Replay:
           chunks: the buffers that were there before the first step, which count; None to ask for
             them, what is in use now being no part of the program.
           padding: how much larger than themselves the first arguments' chunks are.
+          rows: chunks that rows leave for those kept apart for them, a batch in each step; in use
+            as much as before.
         """
         before = pool.in_use if chunks is None else 0
         if chunks is None:
@@ -312,6 +315,10 @@ class Replay:
                     pool.release(chunk)
                 returned = [chunks.pop(number) for number in self._returned]
                 self._change_arguments(pool, caller, chunks)
+            count = len(self._batch) + len(self._taken)
+            for row in rows[step * count :][:count]:
+                pool.in_use += row.size
+                pool.release(row)
         return peaks
 
     def _change_arguments(self, pool: Bfc, caller: Caller, chunks: dict[int, Chunk]) -> None:
@@ -355,6 +362,10 @@ class Replay:
         return most
 
 
+def _padded(nbytes: int, padding: float) -> int:
+    return int(padding * nbytes) // GRAIN * GRAIN
+
+
 def _next(argument: int) -> int:
     """The number under which the next step's argument is asked for in this one."""
     return -1 - argument
@@ -374,7 +385,7 @@ def _without(room: Sequence[int], taken: int) -> Iterator[int]:
     for nbytes in room:
         left = nbytes - WALLS * GRAIN
         if nbytes == largest:
-            left, largest = left - taken, -1
+            left, largest = left - HOLE * GRAIN - taken, -1
         if left >= GRAIN:
             yield left // GRAIN * GRAIN
 
@@ -383,13 +394,3 @@ def _allocation(pools: Sequence[Bfc], peaks: Sequence[Sequence[int]]) -> Allocat
     usual = int(np.quantile(peaks[0], USUAL, method="higher"))
     worst = max(map(max, peaks))
     return Allocation(worst, usual, pools[0].reserved, all(pool.fits for pool in pools))
-
-
-def _leave_holes(pool: Bfc, holes: Sequence[int]) -> None:
-    """Leaves holes with small chunks in use between them."""
-    made = []
-    for size in holes:
-        made.append(pool.allocate(size))
-        pool.allocate(GRAIN)
-    for hole in made:
-        pool.release(hole)

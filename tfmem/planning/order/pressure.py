@@ -152,7 +152,7 @@ def _add_update(
     form = model.graph
     if variable in form.copied:  # in place: `bridge.in_place`
         return
-    size = costs.allocated(form.nbytes[form.first[form.variable_nodes[variable]]])
+    size = costs.allocated(form.nbytes[form.handle(variable)])
     old = contents[variable]
     model.size[old], model.maker[old] = size, node
     model.makes[node].append(old)

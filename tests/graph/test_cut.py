@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tfmem.planning.cut import Network
+from tfmem.graph.cut import Network
 
 
 def least_target_side(

@@ -1,0 +1,24 @@
+"""Arguments that are not in the memory of a device when that is looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfmem.runtime.limited import run_limited
+
+NBYTES = 96 * 256 * 4
+
+
+@pytest.mark.memory
+def test_what_is_not_there_yet_is_held_free() -> None:
+    outcome = run_limited("tests.children.memory:absent_arguments", limit_bytes=2**28, timeout=120)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    nothing, all_of_it = [0, 0], [NBYTES, NBYTES]
+    assert outcome.result == {
+        "own": nothing,
+        "halves": nothing,
+        "truths": nothing,
+        "array": all_of_it,
+        "elsewhere": all_of_it,
+        "small": nothing,
+    }

@@ -1,0 +1,191 @@
+"""Iterators of data sets, whose threads make the next batches in the memory of the CPU.
+
+    the caller takes a batch -> threads make the next one -> quiet -> a step -> takes a batch ...
+
+The allocator serves them at any moment, also in the middle of what a step uses; then a layout that
+every step begins with is another one in each, and what finds no room there is a fatal error. So
+steps wait until the iterators are quiet. How many elements each stage of a pipeline has made,
+TensorFlow tells (`IteratorGetModelProto`, of pipelines that it tunes: `options.autotune`); a stage
+is through when it has made as many for a batch as it made for those before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+# Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
+from tensorflow.core.framework import model_pb2
+
+from tfmem.runtime import devices
+
+QUIET = 0.001
+"""Seconds without a new element after which stages that are through rest. Their last elements may
+still be copied. More costs that in each step, less meets a copy now and then."""
+
+PATIENCE = 0.05
+"""Seconds without a new element after which any stage counts as resting: the input has ended, or a
+batch takes fewer elements than the last. More waits longer there, less cannot wait for elements
+that take long to make."""
+
+LATE = 0.02
+"""Seconds for which threads that still run, or wait for a core, are waited for besides: they may be
+anybody's. Less meets those that a busy machine holds up."""
+
+LONGEST = 10.0
+"""Seconds that a step waits at most, as the allocator does for memory."""
+
+_POLL = 0.0003
+"""Seconds between two looks, each of 10 microseconds."""
+
+_Made = dict[int, int]
+"""Elements that each stage of a pipeline has made, by its number."""
+
+
+class Feeds:
+    """The iterators that are held, found anew when one of them is gone."""
+
+    def __init__(self) -> None:
+        self._feeds = [_Feed(iterator) for iterator in _held()]
+
+    def settle(self) -> None:
+        """Waits until none of them makes anything, as far as they tell; for `LONGEST` at most."""
+        if tf.inside_function():
+            return
+        if any(feed.is_gone for feed in self._feeds):
+            self._feeds = [_Feed(iterator) for iterator in _held()]
+        begin = since = time.monotonic()
+        made = [feed.made() for feed in self._feeds]
+        if not any(made) or all(map(_Feed.has_rested, self._feeds, made)):
+            return
+        now = begin
+        while now - begin < LONGEST:
+            is_through = all(map(_Feed.is_through, self._feeds, made))
+            beyond = now - since - (QUIET if is_through else PATIENCE)
+            if beyond >= LATE or (beyond >= 0 and not _others_run()):
+                break
+            time.sleep(_POLL)
+            before, made = made, [feed.made() for feed in self._feeds]
+            now = time.monotonic()
+            if made != before:
+                since = now
+        for feed, count in zip(self._feeds, made, strict=True):
+            feed.rest(count)
+
+
+def _others_run() -> bool:
+    """Whether another thread runs or waits for a core; False where the system does not tell."""
+    own = threading.get_native_id()
+    with contextlib.suppress(OSError):
+        for task in os.listdir("/proc/self/task"):
+            if int(task) != own and _state(task) == "R":
+                return True
+    return False
+
+
+def _state(task: str) -> str:
+    """The letter of what a thread does: R if it could, S if it sleeps; "" if it has ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/self/task/{task}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+class _Feed:
+    """An iterator, and what it had made when it rested."""
+
+    def __init__(self, iterator: tf.data.Iterator) -> None:
+        self._iterator = weakref.ref(iterator)
+        self._rested: _Made = {}
+        self._each: _Made = {}  # by stage, for one element that the caller takes
+        self._root = 0
+
+    @property
+    def is_gone(self) -> bool:
+        return self._iterator() is None
+
+    def made(self) -> _Made:
+        """What it has made by now; nothing if it does not tell."""
+        model = _model(self._iterator())
+        self._root = model.output
+        return {number: node.num_elements for number, node in model.nodes.items()}
+
+    def has_rested(self, made: _Made) -> bool:
+        """Whether nothing was made since it rested."""
+        return made == self._rested
+
+    def is_through(self, made: _Made) -> bool:
+        """Whether each stage has made what it made before for as many elements taken."""
+        if not made:
+            return True
+        taken = made[self._root] - self._rested.get(self._root, 0)
+        known = made.keys() & self._each.keys() & self._rested.keys()
+        through = (made[one] - self._rested[one] >= taken * self._each[one] for one in known)
+        return bool(known) and all(through)
+
+    def rest(self, made: _Made) -> None:
+        """Notes what it has made, now that it rests."""
+        taken = made.get(self._root, 0) - self._rested.get(self._root, 0)
+        if taken and self._rested:
+            for stage in made.keys() & self._rested.keys():
+                each = (made[stage] - self._rested[stage]) // taken
+                self._each[stage] = max(each, self._each.get(stage, 0))
+        self._rested = made
+
+
+def rows_kept(nbytes: int) -> int:
+    """How many rows of a batch the stages of pipelines keep, such as one that shuffles them.
+
+    Args:
+      nbytes: of a row, all its components together.
+    """
+    stages = (stage for one in _held() for stage in _model(one).nodes.values())
+    return sum(
+        stage.buffered_elements
+        for stage in stages
+        if nbytes <= stage.buffered_bytes / (stage.buffered_elements or 1) <= 1.5 * nbytes
+    )
+
+
+def has_begun(handle: tf.Tensor) -> bool:
+    """Whether an iterator, by its handle, has made an element; True if it does not tell."""
+    model = _model(handle)
+    return not model.nodes or model.nodes[model.output].num_elements > 0
+
+
+def _model(iterator: tf.data.Iterator | tf.Tensor | None) -> Any:
+    """What an iterator tells of its stages; an empty ModelProto if it is gone or does not tell."""
+    model = model_pb2.ModelProto()
+    if iterator is not None:
+        with tf.init_scope(), contextlib.suppress(tf.errors.OpError, ValueError):
+            (handle,) = tf.nest.flatten(iterator, expand_composites=True)
+            if tf.is_symbolic_tensor(handle):  # of an iterator inside a function
+                return model
+            model.ParseFromString(tf.raw_ops.IteratorGetModelProto(iterator=handle).numpy())
+    return model
+
+
+def _held() -> Iterator[tf.data.Iterator]:
+    """The iterators that somebody holds."""
+    kinds = set(_with_subclasses(tf.data.Iterator))
+    return (one for one in gc.get_objects() if type(one) in kinds)
+
+
+def is_fed(device: str) -> bool:
+    """Whether iterators that somebody holds make batches in the memory of a device."""
+    return device == devices.full_name("CPU:0") and next(_held(), None) is not None
+
+
+def _with_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    subclasses: list[type] = kind.__subclasses__()
+    for one in subclasses:
+        yield from _with_subclasses(one)
