@@ -195,10 +195,12 @@ def test_a_placed_variable_costs_the_device_its_copies_only() -> None:
 def test_the_owner_of_a_view_of_a_read_is_the_variable() -> None:
     graph = parse("""
         v = _Variable() [64] @cpu
-        r = ReadVariableOp(v:0) [64] @cpu
+        h = Identity(v:0) [0] @cpu
+        r = ReadVariableOp(h:0) [64] @cpu
         s = Reshape(r:0) [64] @cpu
         t = Relu(s:0) [64] @cpu
         return""")
+    assert owner(graph, Value("h")) == Value("v")
     assert owner(graph, Value("s")) == Value("v")
     assert owner(graph, Value("t")) == Value("t")
 

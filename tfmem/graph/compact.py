@@ -38,7 +38,8 @@ class Compact:
       reads: values each node reads, one entry for each edge, handles of variables left out; and
         what these refer to.
       kind: PLAIN, VIEW, READ, UPDATE, ASSIGN, KEPT or HANDLE.
-      source: the value whose buffer a VIEW gives out or an ASSIGN adopts, else -1.
+      source: the value whose buffer a VIEW gives out or an ASSIGN adopts, or the handle that a
+        HANDLE passes on, else -1.
       takes: for PLAIN nodes, values whose buffer an output may take over, in order of preference.
       taker: the value that takes it over, else -1.
       outputs: each node's values in the order in which they are allocated.
@@ -98,13 +99,11 @@ class Compact:
         """The value whose buffer a value shares through views: itself, or a variable's handle."""
         while True:
             node = self.producer[value]
-            if self.kind[node] == VIEW:
-                value = self.source[node]
-            elif self.kind[node] in (READ, HANDLE) and not self.is_copy(node):
-                (variable,) = self.variables[node]
-                return self.handle(variable)
-            else:
+            if self.kind[node] == READ and not self.is_copy(node):
+                return self.handle(self.variables[node][0])
+            if self.kind[node] not in (VIEW, HANDLE) or self.source[node] < 0:
                 return value
+            value = self.source[node]
 
     def stays(self, variable: int) -> bool:
         """Whether a rewritten function writes a variable where it lies (`bridge.in_place`).
@@ -235,7 +234,7 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _R
         (variable,) = touched
         made.assigned[variable] = max(made.nbytes[source], made.assigned.get(variable, 0))
     made.kind.append(kind)
-    made.source.append(source if kind in (VIEW, ASSIGN) else -1)
+    made.source.append(source if kind in (VIEW, ASSIGN, HANDLE) else -1)
     made.reads.append(tuple(v for v in references.read(inputs) if v not in handles))
     _add_outputs(made, kind, facts, inputs)
 
