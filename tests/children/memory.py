@@ -13,7 +13,7 @@ from tests.children.host import MIB, raised
 from tfmem.bridge.calls import canonical_arguments, flat_arguments
 from tfmem.bridge.capture import capture
 from tfmem.bridge.elements import tensor_of
-from tfmem.functions.arguments import stand_ins, with_absent
+from tfmem.functions.arguments import in_their_places, stand_ins, with_absent
 from tfmem.runtime import devices, heap, memory
 
 
@@ -260,4 +260,26 @@ def absent_arguments() -> dict[str, tuple[int, int]]:
             more = memory.memory_info(device)[0] - before
         assert memory.memory_info(device)[0] == before
         found[kind] = (sum(captured.absent.get(device, ())), more)
+    return found
+
+
+def adopted_arguments() -> dict[str, int]:
+    """Of each kind of argument the bytes that are held beside it in a step."""
+    import numpy as np
+    import tensorflow as tf
+
+    device = devices.full_name("CPU:0")
+    own, x = tf.random.normal((96, 256)), tensor_of(np.zeros((96, 256), np.float32))
+    kinds: dict[str, Any] = {
+        "adopted": x,
+        "own": own,
+        "small": x[:1],
+        "several": [x, own, {"y": x}],
+    }
+    found = {}
+    for kind, args in kinds.items():
+        before, _ = memory.memory_info(device)
+        with in_their_places([device], (args,), {}):
+            found[kind] = memory.memory_info(device)[0] - before
+        assert memory.memory_info(device)[0] == before
     return found

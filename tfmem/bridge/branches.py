@@ -1,4 +1,4 @@
-"""Branches that run as a whole where an order puts them.
+"""Branches and loops that run as a whole where an order puts them.
 
 TensorFlow lowers an If to a Switch for each input, the nodes of both branches and a Merge for each
 output. What the If waits for holds up only those of its nodes that read nothing; the others run as
@@ -9,22 +9,29 @@ soon as what they read is there, and whoever reads one output does not wait for 
                                     y/done = IdentityN(y:0, y:1)    every Merge has run
                                     z = Neg(y:0, ^y/done)
 
-Source: TensorFlow's ``lower_if_op.cc``, ``lower_case_op.cc``, version 2.21; the nodes of a lowered
-While wait as they should.
+Of a lowered While all nodes wait for what it waits for, but each for those inputs alone that it
+reads: a turn begins while other inputs are still made. Whoever waits for it waits for all outputs,
+and whoever reads one for that alone. So an edge that says that a node is waited for stands beside
+those that say what is read:
+
+    y = While(n:0, x:0)             y = While(n:0, x:0, ^n, ^x)
+    z = Neg(y:1)                    z = Neg(y:1, ^y)
+
+Source: TensorFlow's ``lower_if_op.cc``, ``lower_case_op.cc``, ``lower_while_op.cc``, version 2.21.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import tensorflow as tf
 
 from tfmem.bridge.graphdefs import NodeDef
-from tfmem.graph.bodies import BRANCHES
+from tfmem.graph.bodies import BRANCHES, LOOPS
 
 
 def hold_together(nodes: Iterable[NodeDef], *, in_function: bool = False) -> list[NodeDef]:
-    """Changes NodeDefs so that branches run as a whole where they stand.
+    """Changes NodeDefs so that branches and loops run as a whole where they stand.
 
     Args:
       nodes: all of a graph, with their inputs and control inputs.
@@ -34,6 +41,7 @@ def hold_together(nodes: Iterable[NodeDef], *, in_function: bool = False) -> lis
       The nodes to be added.
     """
     nodes = list(nodes)
+    _hold_loops(nodes)
     branching = {node.name: node for node in nodes if node.op in BRANCHES}
     if not branching:
         return []
@@ -49,6 +57,15 @@ def hold_together(nodes: Iterable[NodeDef], *, in_function: bool = False) -> lis
         kept = [text for text in node.input if not (text[0] == "^" and text[1:] in done)]
         node.input[:] = [*kept, *(f"^{done[name]}" for name in sorted(sources & done.keys()))]
     return added + [_done(branching[name], tuple(read[name])) for name in done]
+
+
+def _hold_loops(nodes: Sequence[NodeDef]) -> None:
+    ops = {node.name: node.op for node in nodes}
+    for node in nodes if any(op in LOOPS for op in ops.values()) else ():
+        waits = {text.removeprefix("^") for text in node.input if text[0] == "^"}
+        read = {text.partition(":")[0] for text in node.input if text[0] != "^"}
+        held = {name for name in read & ops.keys() if node.op in LOOPS or ops[name] in LOOPS}
+        node.input.extend(f"^{name}" for name in sorted(held - waits))
 
 
 def _waits(node: NodeDef) -> bool:

@@ -1,13 +1,13 @@
-"""Which arguments are in a device's memory before a step, and buffers in the place of the others.
+"""Which arguments are in a device's memory at a step, and buffers in the place of the others.
 
 A NumPy array gets there as a function is called with it. On a CPU a tensor made of one may lie in
 NumPy's memory, in which TensorFlow leaves what happens to begin at a multiple of 64 bytes, and the
-next batch may not.
+next batch may not: what would be free in some steps and not in others is held in all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.inputs import is_variable
 from tfmem.errors import Error
+from tfmem.graph import device_names
 from tfmem.graph.ir import Value
 from tfmem.runtime import heap, memory
 
@@ -47,15 +48,49 @@ def stand_ins(captured: Captured, device: str) -> Iterator[None]:
 
     What is measured to be free within the scope is free beside the arguments of any step.
     """
-    sizes = captured.absent.get(device, ())
-    held = []
-    try:
-        limit, (current, _) = memory.device_limit(device), memory.memory_info(device)
-        if limit is not None and current + sum(sizes) <= limit:
-            held += [heap.buffer(device, nbytes) for nbytes in sizes]
-    except (Error, tf.errors.ResourceExhaustedError):
-        pass  # the device keeps no statistics, or what is free is scattered
+    held = _held(device, captured.absent.get(device, ()))
     try:
         yield
     finally:
         held.clear()
+
+
+@contextmanager
+def in_their_places(
+    devices: Iterable[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[None]:
+    """Holds buffers of the size of each large tensor that lies in NumPy's memory.
+
+    Args:
+      devices: full names of devices whose chunks were laid out; only CPUs adopt what is NumPy's.
+      args, kwargs: of a step, arrays as tensors.
+    """
+    own = [name for name in devices if device_names.kind(name) == "CPU"]
+    held = []
+    if own and tf.executing_eagerly():
+        leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
+        sizes = ((one, _nbytes(one)) for one in leaves)
+        large = [(one, nbytes) for one, nbytes in sizes if nbytes >= heap.LEAST_CHUNK]
+        held = _held(own[0], [nbytes for one, nbytes in large if not heap.holds(own[0], one)])
+    try:
+        yield
+    finally:
+        held.clear()
+
+
+def _nbytes(argument: Any) -> int:
+    """Bytes of a tensor of numbers; 0 for anything else."""
+    if not isinstance(argument, tf.Tensor) or argument.dtype in (tf.string, tf.variant):
+        return 0
+    return int(argument.shape.num_elements()) * int(argument.dtype.size)
+
+
+def _held(device: str, sizes: Sequence[int]) -> list[Any]:
+    """Buffers of these sizes, if there is room for all of them."""
+    try:
+        limit, (current, _) = memory.device_limit(device), memory.memory_info(device)
+        if sizes and limit is not None and current + sum(sizes) <= limit:
+            return [heap.buffer(device, nbytes) for nbytes in sizes]
+    except (Error, tf.errors.ResourceExhaustedError):
+        pass  # the device keeps no statistics, or what is free is scattered
+    return []

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfmem.bridge import calls
+from tfmem.functions.arguments import in_their_places
 from tfmem.functions.entry import Entry
 from tfmem.runtime import host as host_module
 
@@ -28,13 +29,13 @@ def run(
     for tenant in entry.tenants:
         if tenant.feeds is not None:
             tenant.feeds.settle()
-    if instead:
-        with host_module.guard():
-            return calls.call_with(*_function(original, entry, args, kwargs), instead)
-    if entry.rewritten is None:
+    if entry.rewritten is None and not instead:
         return original(*args, **kwargs)
     args, kwargs = calls.canonical_arguments(original, args, kwargs)
-    with host_module.guard():
+    devices = {tenant.device for tenant in entry.tenants}
+    with host_module.guard(), in_their_places(devices, args, kwargs):
+        if instead or entry.rewritten is None:
+            return calls.call_with(*_function(original, entry, args, kwargs), instead or {})
         return entry.rewritten(*args, **kwargs)
 
 

@@ -1,0 +1,69 @@
+"""Loops run as a whole where an order puts them."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from tfmem.bridge.branches import hold_together
+from tfmem.bridge.graphdefs import NodeDef
+
+SIZE, PRODUCTS = 512, 8
+
+
+def node(name: str, op: str, *inputs: str) -> NodeDef:
+    return tf.compat.v1.NodeDef(name=name, op=op, input=inputs)
+
+
+def test_all_nodes_of_a_loop_wait_for_all_that_it_reads() -> None:
+    nodes = [
+        node("n", "Relu", "argument:0"),
+        node("x", "Split", "n"),
+        node("y", "While", "n", "x", "x:1", "argument:0", "^n"),
+        node("z", "Neg", "y:1"),
+        node("u", "NoOp", "^y"),
+        node("v", "StatelessWhile", "y:1", "z"),
+    ]
+    assert hold_together(nodes) == []
+    inputs = {one.name: list(one.input) for one in nodes}
+    assert inputs == {
+        "n": ["argument:0"],
+        "x": ["n"],
+        "y": ["n", "x", "x:1", "argument:0", "^n", "^x"],
+        "z": ["y:1", "^y"],
+        "u": ["^y"],
+        "v": ["y:1", "z", "^y", "^z"],
+    }
+
+
+def test_a_turn_begins_when_every_input_is_there() -> None:
+    began, half_made = _moments()
+    assert began > half_made
+
+
+def _moments() -> tuple[float, float]:
+    """When the body of a loop began, and when half of an input was made that it reads later."""
+
+    def step(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        large = x
+        for number in range(PRODUCTS):
+            large = large @ x / SIZE
+            if number == PRODUCTS // 2:
+                with tf.control_dependencies([large]):
+                    half_made = tf.timestamp()
+
+        def turn(n: tf.Tensor, _: tf.Tensor, held: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            return n + 1, tf.timestamp(), held + 1
+
+        loop = tf.while_loop(lambda n, *_: n < 1, turn, [0, tf.zeros([], tf.float64), large])
+        return loop[1], half_made
+
+    # Traced by wrap_function, stateful nodes do not wait for one another.
+    traced = tf.compat.v1.wrap_function(step, [tf.TensorSpec([SIZE, SIZE])])
+    graph_def = traced.graph.as_graph_def()
+    hold_together(graph_def.node)
+    again = tf.compat.v1.wrap_function(
+        lambda: tf.graph_util.import_graph_def(graph_def, name=""), []
+    )
+    names = [one.name for one in (*traced.inputs, *traced.outputs)]
+    began, half_made = again.prune(names[0], names[1:])(tf.ones([SIZE, SIZE]))
+    return float(began), float(half_made)
