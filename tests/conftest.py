@@ -1,6 +1,13 @@
 """Options shared by all tests."""
 
+import os
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+
+from tests.support.forks import Nurseries
+from tfmem.runtime import limited
 
 LONGEST = ("test_keras.py", "test_recompute.py", "test_bodies.py", "test_host.py", "test_models.py")
 """These files begin first, so that no worker is left with one of them at the end."""
@@ -20,3 +27,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans are kept where no other test finds them."""
     monkeypatch.setenv("TFMEM_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def limited_runs_are_forks() -> Iterator[None]:
+    """Limited runs begin where TensorFlow has been imported, but in another environment."""
+    in_a_new_process, nurseries = limited._start, Nurseries(os.environ)
+
+    def start(job: str, variables: Any, out: Any, err: Any) -> Any:
+        return nurseries.start(job, variables, out, err) or in_a_new_process(
+            job, variables, out, err
+        )
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limited, "_start", start)
+        yield
+    nurseries.close()

@@ -14,6 +14,7 @@ from tfmem.bridge.calls import canonical_arguments, flat_arguments
 from tfmem.bridge.capture import capture
 from tfmem.bridge.elements import tensor_of
 from tfmem.functions.arguments import in_their_places, stand_ins, with_absent
+from tfmem.functions.entry import Tenant
 from tfmem.runtime import devices, heap, memory
 
 
@@ -275,11 +276,14 @@ def adopted_arguments() -> dict[str, int]:
         "own": own,
         "small": x[:1],
         "several": [x, own, {"y": x}],
+        "as much as before": x,
     }
     found = {}
     for kind, args in kinds.items():
         before, _ = memory.memory_info(device)
-        with in_their_places([device], (args,), {}):
+        tenant = Tenant("step", device, NotImplemented)
+        tenant.in_use = before + (0 if kind == "as much as before" else 3 * 96 * 256 * 4)
+        with in_their_places([tenant], (args,), {}):
             found[kind] = memory.memory_info(device)[0] - before
         assert memory.memory_info(device)[0] == before
     return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tfmem.bridge.shapes import Call
-from tfmem.bridge.workspace import workspace
+from tfmem.bridge.workspace import passed, workspace
 from tfmem.costs.static import static_costs, with_measured
 from tfmem.costs.types import Costs, Measured, Rates
 from tfmem.graph.bodies import Bodies, Body
@@ -249,8 +250,12 @@ def test_a_reduction_over_scattered_axes_transposes_first(
 
 def test_pooling_keeps_where_its_maxima_were() -> None:
     small, large = (64, 16, 16, 32), (64, 32, 32, 32)
-    assert sum(workspace(Call("MaxPool", [large], [small]))) == 2**19
-    assert sum(workspace(Call("MaxPoolGrad", [large, small, small], [large]))) == 6 * 2**20
+    pool = Call("MaxPool", [large], [small])
+    gradient = Call("MaxPoolGrad", [large, small, small], [large])
+    assert (passed(pool, on_gpu=False), passed(pool, on_gpu=True)) == (2**19, 0)
+    assert workspace(pool) == workspace(gradient) == ()
+    assert passed(replace(pool, itemsize=8, dtype="float64"), on_gpu=False) == 0
+    assert workspace(replace(gradient, itemsize=8, dtype="float64")) == (8 * 2**20,)
 
 
 def test_unknown_shapes_and_other_ops_have_none() -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from tfmem.costs.types import Costs
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph.bodies import Body
 from tfmem.graph.ir import Stash, Value
-from tfmem.graph.scalars import number_of
+from tfmem.graph.scalars import may_be_known, number_of
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.simulation.callers import asked_of, with_bodies
 from tfmem.simulation.contents import studied
-from tfmem.simulation.counting import MOST_TURNS, numbers_of, turns_of
+from tfmem.simulation.counting import MOST_TURNS, Numbers, numbers_of, turns_of
 from tfmem.simulation.requests import most_of
 from tfmem.simulation.simulate import allocate, simulate
 
@@ -237,6 +240,23 @@ def test_turns_are_counted_by_numbers_alone() -> None:
     assert turns_of(condition, pushing, [3, None, None, 7]) == 4
     assert turns_of(condition, pushing, [0, None, None, None]) is None
     assert turns_of(condition, pushing, [0, None, None, MOST_TURNS + 1]) is None
+
+
+def test_turns_of_a_loop_that_never_tells_are_not_counted() -> None:
+    condition, pushing = numbers_of(body(CONDITION)), numbers_of(body(PUSHING))
+    with mock.patch.object(Numbers, "run", autospec=True, side_effect=Numbers.run) as run:
+        assert turns_of(condition, pushing, [0, None, None, None]) is None
+    assert run.call_count == 1
+
+
+@given(
+    st.sampled_from(["Neg", "AddV2", "FloorDiv", "AddN", "LogicalAnd", "SelectV2", "Less", "Tanh"]),
+    st.lists(st.none() | st.integers(0, 3), min_size=1, max_size=3),
+)
+def test_what_is_known_may_be_known(op: str, numbers: list[int | None]) -> None:
+    assume(op != "SelectV2" or len(numbers) == 3)
+    if number_of(op, numbers) is not None:
+        assert may_be_known(op, [one is not None for one in numbers])
 
 
 def test_a_bound_holds_whatever_else_ends_the_loop() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +17,7 @@ from tfmem import Error
 from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph, Value
 from tfmem.graph.text import parse
-from tfmem.plan import Fetch, Placement, Plan, Transfer
+from tfmem.plan import Fetch, Placement, Plan, Recomputation, Transfer
 from tfmem.simulation.liveness import lifetimes, owner
 from tfmem.simulation.program import program
 from tfmem.simulation.simulate import simulate
@@ -228,3 +230,26 @@ def test_a_variable_and_its_update_on_two_devices_are_refused() -> None:
     plan = Plan(placements=(Placement(update.inputs[0].node),), device=DEVICE, host="host")
     with pytest.raises(Error, match="move both or neither"):
         simulate(graph, COSTS, plan)
+
+
+def test_what_a_kernel_passes_to_its_gradient_lives_until_then() -> None:
+    text = """
+        x = _Arg() [64] @cpu
+        y = MaxPool(x:0) [16] @cpu
+        z = Relu6(y:0) [16] @cpu
+        u = Exp(z:0) [1] @cpu
+        g = MaxPoolGrad(x:0, y:0, u:0) [64] @cpu
+        s = Sum(g:0) [1] @cpu
+        return s:0"""
+    plain = parse(text)
+    nodes = [replace(node, passed=4 if node.name == "y" else 0) for node in plain.nodes]
+    passing = Graph(tuple(nodes), plain.outputs)
+
+    def more(**plan: Any) -> list[int]:
+        found = [simulate(g, COSTS, Plan(device=DEVICE, **plan)).timeline for g in (plain, passing)]
+        return (found[1] - found[0]).tolist()
+
+    assert more() == [4, 4, 4, 4, 0]
+    again = (Recomputation("y", ("g",)),)
+    order = ("x", "y", "z", "u", "y/clone1", "g", "s")
+    assert more(order=order, recomputations=again) == [4, 0, 0, 4, 4, 0]

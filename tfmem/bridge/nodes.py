@@ -22,7 +22,7 @@ from tfmem.bridge.graphdefs import (
 from tfmem.bridge.inference import constant, full, import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, is_variable
 from tfmem.bridge.shapes import Shape
-from tfmem.bridge.workspace import WORKSPACE_OPS, workspace
+from tfmem.bridge.workspace import WORKSPACE_OPS, passed, workspace
 from tfmem.costs.types import HANDLE_BYTES
 from tfmem.graph import device_names
 from tfmem.graph.bodies import BRANCHES, Body
@@ -86,6 +86,7 @@ class Reader:
                     sizes[i] = 0
         if (number := _number(op)) is not None:
             self.numbers[node_def.name] = number
+        shares, passed = self._study(node_def, op)
         return Node(
             name=node_def.name,
             op=node_def.op,
@@ -93,7 +94,8 @@ class Reader:
             after=tuple(dict.fromkeys(after)),
             nbytes=tuple(sizes),
             device=node_def.device,
-            shares=self._study(node_def, op),
+            shares=shares,
+            passed=passed,
         )
 
     def is_bounded(self, value: Value) -> bool:
@@ -142,12 +144,12 @@ class Reader:
         itemsize = _STRING_BYTES if dtype == tf.string else dtype.size
         return prod(n for n in shape if n is not None) * int(itemsize)
 
-    def _study(self, node_def: NodeDef, op: tf.Operation) -> int | None:
-        """Notes the operations of a node; returns the input whose buffer its outputs share."""
+    def _study(self, node_def: NodeDef, op: tf.Operation) -> tuple[int | None, int]:
+        """Notes the operations of a node; the input whose buffer it shares, what it passes on."""
         has_flops = node_def.op in shapes.FLOP_OPS
         known = has_flops or node_def.op in shapes.SHARING_OPS or node_def.op in WORKSPACE_OPS
         if not known:
-            return None
+            return None, 0
         tensors = list(op.inputs)
         constants = {} if has_flops else {i: c for i, t in enumerate(tensors) if (c := constant(t))}
         dtype = op.outputs[0].dtype
@@ -162,11 +164,12 @@ class Reader:
         )
         if count := shapes.flops(call):
             self.flops[node_def.name] = count
-        if scratch := workspace(call, device_names.is_gpu(node_def.device)):
+        on_gpu = device_names.is_gpu(node_def.device)
+        if scratch := workspace(call, on_gpu):
             self.workspace[node_def.name] = sum(scratch)
             if len(scratch) > 1:
                 self.buffers[node_def.name] = scratch
-        return shapes.shared_input(call)
+        return shapes.shared_input(call), passed(call, on_gpu)
 
     def all_bodies(self, nodes: Iterable[NodeDef]) -> dict[str, tuple[Body, ...]]:
         """The functions that nodes run, by the node's name.

@@ -158,15 +158,25 @@ def _reduction(call: Call, inputs: list[Shape], out: Shape) -> int:
     return prod(inputs[0]) * call.itemsize if len(groups) > 3 else 0
 
 
-def _max_pool(call: Call, inputs: list[Shape], out: Shape) -> int:
-    """One byte for each output: where the maximum was (oneDNN, which has no float16)."""
-    return prod(out) if call.dtype != "float16" else 0
+def passed(call: Call, on_gpu: bool) -> int:
+    """Bytes that a node's kernel passes on to that of its gradient, beside its outputs.
+
+    A maximum pool's: one for each output, where the maximum was (oneDNN).
+    """
+    is_passed = call.op in _POOLS and call.dtype in _ONEDNN_TYPES and not on_gpu
+    return prod(call.outputs[0]) if is_passed and call.outputs[0] else 0
 
 
-def _max_pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
-    """The output once more, and the index of each maximum as an int64."""
-    return prod(inputs[1]) * (call.itemsize + 8)
+def _pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
+    """The output once more, and the index of each maximum as an int64; nothing where it is passed.
 
+    It is passed by a pool whose output is read itself, as it always is but for transfers.
+    """
+    return prod(inputs[1]) * (call.itemsize + 8) if call.dtype not in _ONEDNN_TYPES else 0
+
+
+_POOLS = ("MaxPool", "MaxPool3D")
+_ONEDNN_TYPES = ("float32", "bfloat16")
 
 _Rule = Callable[[Call, list[Shape], Shape], int | tuple[int, ...]]
 
@@ -176,8 +186,7 @@ _RULES: dict[str, _Rule] = {
 }
 
 _CPU_RULES: dict[str, _Rule] = {
-    "MaxPool": _max_pool,
-    "MaxPoolGrad": _max_pool_gradient,
+    "MaxPoolGrad": _pool_gradient,
     "MatMul": _product,
     "BatchMatMulV2": _product,
     "BatchMatMulV3": _product,
@@ -187,5 +196,5 @@ _CPU_RULES: dict[str, _Rule] = {
 }
 """Of kernels that a CPU alone has."""
 
-WORKSPACE_OPS: Sequence[str] = (*_RULES, *_CPU_RULES)
-"""Ops that `workspace` has a rule for; reductions need their second input's constant."""
+WORKSPACE_OPS: Sequence[str] = (*_RULES, *_CPU_RULES, *_POOLS)
+"""Ops of which `workspace` or `passed` knows; reductions need their second input's constant."""

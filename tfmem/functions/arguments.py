@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.inputs import is_variable
 from tfmem.errors import Error
+from tfmem.functions.entry import Tenant
 from tfmem.graph import device_names
 from tfmem.graph.ir import Value
 from tfmem.runtime import heap, memory
@@ -57,24 +58,32 @@ def stand_ins(captured: Captured, device: str) -> Iterator[None]:
 
 @contextmanager
 def in_their_places(
-    devices: Iterable[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+    tenants: Iterable[Tenant], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[None]:
     """Holds buffers of the size of each large tensor that lies in NumPy's memory.
 
+    No more is held than makes up for what is in use less than in steps before.
+
     Args:
-      devices: full names of devices whose chunks were laid out; only CPUs adopt what is NumPy's.
+      tenants: the step's plans; only CPUs adopt what is NumPy's.
       args, kwargs: of a step, arrays as tensors.
     """
-    own = [name for name in devices if device_names.kind(name) == "CPU"]
-    held = []
-    if own and tf.executing_eagerly():
-        leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
-        sizes = ((one, _nbytes(one)) for one in leaves)
-        large = [(one, nbytes) for one, nbytes in sizes if nbytes >= heap.LEAST_CHUNK]
-        held = _held(own[0], [nbytes for one, nbytes in large if not heap.holds(own[0], one)])
+    own = [one for one in tenants if device_names.kind(one.device) == "CPU"]
+    if not own or not tf.executing_eagerly():
+        yield
+        return
+    (tenant,) = own
+    missing, sizes = tenant.in_use - memory.memory_info(tenant.device)[0], []
+    for leaf in tf.nest.flatten((args, kwargs), expand_composites=True):
+        nbytes = _nbytes(leaf)
+        if heap.LEAST_CHUNK <= nbytes < 2 * missing and not heap.holds(tenant.device, leaf):
+            sizes.append(nbytes)
+            missing -= nbytes
+    held = _held(tenant.device, sizes)
     try:
         yield
     finally:
+        tenant.in_use = max(tenant.in_use, memory.memory_info(tenant.device)[0])
         held.clear()
 
 

@@ -49,14 +49,16 @@ class Tenant:
       step: to be replayed, and how many times.
       walls: buffers that keep chunks of the free memory apart, one list for all plans of a device.
       is_fit: whether it still finds the chunks that it needs.
+      in_use: most bytes of the device in use beside steps, their arguments included.
       feeds: what makes arguments in the same memory, for which each step waits; None if nothing.
     """
 
     name: str
     device: str
     step: tuple[Replay, int]
-    walls: list[Any] = field(default_factory=list)
+    walls: list[Any] = field(default_factory=list, repr=False)
     is_fit: bool = True
+    in_use: int = 0
     feeds: Feeds | None = None
 
 

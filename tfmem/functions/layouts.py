@@ -20,7 +20,7 @@ from tfmem.functions.arguments import stand_ins
 from tfmem.functions.entry import Entry, Planned, Tenant
 from tfmem.graph.bodies import Bodies
 from tfmem.planning.nested import charge
-from tfmem.runtime import heap
+from tfmem.runtime import heap, memory
 from tfmem.simulation.layout import layout
 from tfmem.simulation.simulate import step_of
 
@@ -109,6 +109,7 @@ class Layouts:
         self._tenants[plan.device].add(tenant)
         if not (others and self._share(others, tenant)):
             self._lay_out(tenant, others, one.request.room)
+        tenant.in_use, _ = memory.memory_info(plan.device)
         return tenant
 
     def _share(self, others: Sequence[Tenant], tenant: Tenant | None = None) -> bool:

@@ -32,8 +32,7 @@ def run(
     if entry.rewritten is None and not instead:
         return original(*args, **kwargs)
     args, kwargs = calls.canonical_arguments(original, args, kwargs)
-    devices = {tenant.device for tenant in entry.tenants}
-    with host_module.guard(), in_their_places(devices, args, kwargs):
+    with host_module.guard(), in_their_places(entry.tenants, args, kwargs):
         if instead or entry.rewritten is None:
             return calls.call_with(*_function(original, entry, args, kwargs), instead or {})
         return entry.rewritten(*args, **kwargs)

@@ -6,7 +6,7 @@ depends on the graph alone (not on order, plan or device) and is made once for e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tfmem.errors import Error
@@ -54,6 +54,7 @@ class Compact:
       producer: node of each value.
       stashes: parts of each value that is a stash (see `Stash`).
       pinned: values that others refer to: nothing is freed by computing them again.
+      passed: of nodes whose kernels pass a buffer on, the value that it is (see `Node.passed`).
     """
 
     names: list[str] = field(default_factory=list)
@@ -80,6 +81,7 @@ class Compact:
     producer: list[int] = field(default_factory=list)
     stashes: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     pinned: set[int] = field(default_factory=set)
+    passed: dict[int, int] = field(default_factory=dict)
 
     def value(self, number: int) -> Value:
         """The value of this number."""
@@ -151,12 +153,15 @@ def compact(graph: Graph) -> Compact:
 
 def _add_values(made: Compact, node: Node, handles: dict[int, int]) -> None:
     number, first = len(made.names) - 1, made.first[-1]
-    made.first.append(first + len(node.nbytes) + len(node.stashes))
+    made.first.append(first + len(node.nbytes) + len(node.stashes) + bool(node.passed))
     made.producer.extend([number] * (made.first[-1] - first))
     made.nbytes.extend(node.nbytes)
     for stash in node.stashes:
         made.stashes[len(made.nbytes)] = stash.parts
         made.nbytes.append(stash.nbytes)
+    if node.passed:
+        made.passed[number] = len(made.nbytes)
+        made.nbytes.append(node.passed)
     if node.op == VARIABLE:
         handles[first] = len(made.variable_nodes)
         made.variable_nodes.append(number)
@@ -235,8 +240,17 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _R
         made.assigned[variable] = max(made.nbytes[source], made.assigned.get(variable, 0))
     made.kind.append(kind)
     made.source.append(source if kind in (VIEW, ASSIGN, HANDLE) else -1)
-    made.reads.append(tuple(v for v in references.read(inputs) if v not in handles))
+    read = [*references.read(inputs), *_passed(made, facts, inputs)]
+    made.reads.append(tuple(v for v in read if v not in handles))
     _add_outputs(made, kind, facts, inputs)
+
+
+def _passed(made: Compact, facts: ops.Facts, inputs: Sequence[int]) -> Iterator[int]:
+    """What a node is passed by the kernel whose gradient it computes."""
+    if facts.passed is not None and facts.passed < len(inputs):
+        maker = made.producer[inputs[facts.passed]]
+        if maker in made.passed and inputs[facts.passed] == made.first[maker]:
+            yield made.passed[maker]
 
 
 def _kind_of(

@@ -71,6 +71,8 @@ class Node:
       origin: for a node made by a pass, the captured node it is a clone or a copy of; else "".
       shares: index of the input whose buffer all outputs share, where that depends on attributes
         (a slice along the first dimension); None where `ops` knows it from the op type.
+      passed: bytes of a buffer that its kernel passes on to that of its gradient, and makes anyway;
+        it counts as one more output, behind the stashes (see `Facts.passed`).
       stashes: memory that its outputs refer to, made by it or by the functions that it runs.
       holds: (index of an output, value) for each value, or stash of a node, that an output refers
         to, other than its own stashes.
@@ -87,6 +89,7 @@ class Node:
     device: str = ""
     origin: str = ""
     shares: int | None = None
+    passed: int = 0
     stashes: tuple[Stash, ...] = ()
     holds: tuple[tuple[int, Value], ...] = ()
     same: tuple[tuple[int, Value], ...] = ()

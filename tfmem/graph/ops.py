@@ -35,6 +35,8 @@ class Facts:
       is_shape_only: it reads the shape of its inputs, not their contents.
       is_light: elementwise, a reduction or a change of shape: cheap wherever its inputs are.
       is_collective: it ends only when its parts on other devices have begun.
+      passed: index of the input whose maker passes it a buffer beside it, if that is the first
+        output of one that does (`Node.passed`).
     """
 
     is_stateful: bool = False
@@ -49,6 +51,7 @@ class Facts:
     is_shape_only: bool = False
     is_light: bool = False
     is_collective: bool = False
+    passed: int | None = None
 
     @property
     def uses_variable(self) -> bool:
@@ -268,6 +271,7 @@ TABLE: dict[str, Facts] = {
 """What is known of each op type; see `facts_of` for those that are not here."""
 
 TABLE["BiasAdd"] = replace(TABLE["BiasAdd"], inplace=(0,))
+TABLE |= {op: replace(TABLE[op], passed=1) for op in ("MaxPoolGrad", "MaxPool3DGrad")}  # oneDNN
 TABLE |= {  # seen in the allocations of real steps (CPU, TensorFlow 2.21)
     op: replace(TABLE[op], last=0) for op in ("FusedBatchNormV3", "_FusedBatchNormEx")
 }

@@ -70,3 +70,17 @@ def number_of(op: str, inputs: Sequence[Number]) -> Number:
         found = _TWO[op](inputs[0], inputs[1])
         return None if found is None else int(found)
     return None
+
+
+def may_be_known(op: str, inputs: Sequence[bool]) -> bool:
+    """Whether `number_of` tells anything, whatever the numbers of those inputs that are known.
+
+    Args:
+      op: TensorFlow's op type.
+      inputs: whether each of its operands may be known.
+    """
+    if op in ("LogicalAnd", "LogicalOr"):
+        return any(inputs)
+    if op == "SelectV2":
+        return all(inputs[:1]) and any(inputs[1:])
+    return (op == "AddN" or op in _ONE or op in _TWO) and all(inputs)

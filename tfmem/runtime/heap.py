@@ -67,6 +67,10 @@ _FAR = 2**40
 system gives programs their heap at one end of all addresses, large pieces of memory at the other.
 """
 
+_BEGIN = 64
+"""Bytes of a page that the C library keeps where it takes so much from the system at once, as for
+large regions, that are to begin at multiples of 64."""
+
 _EVERY_ALLOCATION = 3
 """Level of the profiler's host tracer from which on allocators report."""
 
@@ -156,8 +160,9 @@ def partition(device: str, sizes: Sequence[int]) -> list[Any]:
 def holds(device: str, tensor: Any) -> bool:
     """Whether the buffer of an eager tensor comes from a device's allocator.
 
-    On a CPU its address tells: all chunks lie at the same distance from multiples of a grain, and
-    are far from the memory that NumPy's arrays are in.
+    On a CPU its address tells: chunks lie at the same distance from multiples of a grain as others
+    of their region, and large regions are far from the memory that NumPy's arrays are in. A small
+    region of an allocator that grows may be taken for NumPy's.
     """
     place = getattr(tensor, "backing_device", None)  # arrays have none
     if place is None or devices.full_name(place) != devices.full_name(device):
@@ -165,10 +170,13 @@ def holds(device: str, tensor: Any) -> bool:
     if device_names.kind(device) != "CPU":
         return True
     try:
-        distance = abs(_address(tensor) - _address(buffer(device, GRAIN)))
+        address, other = _address(tensor), _address(buffer(device, GRAIN))
     except (TypeError, ValueError, tf.errors.OpError):  # it is not of numbers
         return False
-    return distance % GRAIN == 0 and distance < _FAR
+    if (address - other) % GRAIN == 0 and abs(address - other) < _FAR:
+        return True
+    numpys = np.empty(GRAIN, np.uint8).ctypes.data
+    return address % GRAIN == _BEGIN and abs(address - int(numpys)) >= _FAR
 
 
 def _address(tensor: Any) -> int:

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 from tfmem.errors import Error
 from tfmem.runtime import memory
@@ -91,13 +91,7 @@ def _run(
 ) -> Outcome:
     started = time.monotonic()
     with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
-        child = subprocess.Popen(
-            [sys.executable, "-c", _RUN, job],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=dict(variables),
-        )
+        child = _start(job, variables, out, err)
         try:
             code: int | None = child.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -114,6 +108,19 @@ def _run(
     if status == "ok" and result is None:
         result = _last_json(printed)
     return Outcome(status, result, error, output, limit_bytes, seconds)
+
+
+def _start(
+    job: str, variables: Mapping[str, str], out: BinaryIO, err: BinaryIO
+) -> subprocess.Popen[bytes]:
+    """A new process that runs a job: `main` is what it does."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _RUN, job],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        env=dict(variables),
+    )
 
 
 def _judge(code: int | None, answer: str, timeout: float) -> tuple[Status, Any, str]:

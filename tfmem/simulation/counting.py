@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tfmem.graph.bodies import BRANCHES, Body
 from tfmem.graph.ir import Value
-from tfmem.graph.scalars import Number, number_of
+from tfmem.graph.scalars import Number, may_be_known, number_of
 
 MOST_TURNS = 100_000
 """Turns that are counted: part of a second. Of a loop that turns more often, or whose condition
@@ -43,6 +43,18 @@ class Numbers:
             else:
                 found[value] = number_of(op, numbers)
         return [found.get(value) for value in self.outputs]
+
+    def may_tell(self, inputs: Sequence[bool]) -> list[bool]:
+        """Which outputs `run` may know, given which inputs are known."""
+        found = dict.fromkeys(self.known, True)
+        found.update(zip(self.given, inputs, strict=True))
+        for value, op, operands in self.steps:
+            known = [found.get(one, False) for one in operands]
+            if value in self.branches:
+                found[value] = any(one.may_tell(known[1:])[0] for one in self.branches[value])
+            else:
+                found[value] = may_be_known(op, known)
+        return [found.get(value, False) for value in self.outputs]
 
     def _chosen(self, value: Value, op: str, which: Number, *inputs: Number) -> Number:
         """What a branch gives: the one that is taken, or all of them alike."""
@@ -102,13 +114,36 @@ def turns_of(condition: Numbers, body: Numbers, inputs: Sequence[Number]) -> int
             break
         needed |= more
     body, _ = body.needed(needed)
-    now = list(inputs)
+    now, seen = list(inputs), set[tuple[bool, ...]]()
     for turn in range(MOST_TURNS):
         (goes_on,) = condition.run(now)
         if goes_on == 0:
             return turn
+        if goes_on is None and not _may_end(condition, body, now, seen):
+            return None
         after = body.run(now)
         if goes_on is None and all(after[i] == now[i] for i in needed):
             return None  # no later turn can tell more
         now = [one if i in needed else None for i, one in enumerate(after)]
     return None
+
+
+def _may_end(
+    condition: Numbers, body: Numbers, now: Sequence[Number], seen: set[tuple[bool, ...]]
+) -> bool:
+    """Whether the condition may be known in this turn or a later one.
+
+    Args:
+      now: the loop's variables.
+      seen: which of them were known in turns for which the answer was yes; it is added to.
+    """
+    known, asked = tuple(one is not None for one in now), set[tuple[bool, ...]]()
+    while known not in seen:
+        if known in asked:
+            return False
+        asked.add(known)
+        if condition.may_tell(known)[0]:
+            break
+        known = tuple(body.may_tell(known))
+    seen |= asked
+    return True

@@ -37,6 +37,7 @@ class EvictionProblem:
       begins: seconds at which each position begins, if nothing runs twice; one more at the end.
       stays: whether each storage is returned by the function.
       contents: of the variables that each node reads: (bytes, when they are updated).
+      fixed: values that nothing is gained by evicting, or that no pass can name.
       may_repeat: whether each node may run once more.
       given: storages that are there as the step begins, and die in it.
     """
@@ -64,6 +65,7 @@ class EvictionProblem:
         for value in form.returned:
             if self.storage[value] >= 0:
                 self.stays[self.storage[value]] = True
+        self.fixed = {*form.pinned, *form.passed.values()}
         self.given = [v for v, s in enumerate(self.storage) if s == v and self._is_given(v)]
         self.contents = self._contents()
         self.may_repeat = [self._may_repeat(node) for node in range(len(form.names))]

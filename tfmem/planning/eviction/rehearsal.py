@@ -346,7 +346,7 @@ class _Rehearsal:
         is_being_sent = problem.is_sent[storage] and one.made_by != FETCHED
         if due == math.inf and not (problem.stays[storage] or one.pins or is_being_sent):
             self._free(storage)
-        elif problem.size[storage] and not (problem.stays[storage] or storage in self.form.pinned):
+        elif problem.size[storage] and not (problem.stays[storage] or storage in problem.fixed):
             seconds = self.scores.least_seconds(storage)
             if seconds < math.inf:
                 self.queue.put(storage, problem.size[storage], due, seconds)
