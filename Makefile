@@ -18,7 +18,7 @@ demo: $(READY)
 	$(RUN) -m models.demo
 
 test: $(READY)
-	$(RUN) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	$(RUN) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 # The core of the tests with each Python and TensorFlow, in environments that are deleted again;
 # make versions ONLY=3.11:2.16,3.13:2.21 takes some of them.

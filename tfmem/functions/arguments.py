@@ -20,7 +20,7 @@ from tfmem.errors import Error
 from tfmem.functions.entry import Tenant
 from tfmem.graph import device_names
 from tfmem.graph.ir import Value
-from tfmem.runtime import heap, memory
+from tfmem.runtime import devices, heap, memory
 
 
 def with_absent(captured: Captured, flat: Sequence[Any], given: Any) -> Captured:
@@ -72,19 +72,27 @@ def in_their_places(
     if not own or not tf.executing_eagerly():
         yield
         return
-    (tenant,) = own
-    missing, sizes = tenant.in_use - memory.memory_info(tenant.device)[0], []
-    for leaf in tf.nest.flatten((args, kwargs), expand_composites=True):
-        nbytes = _nbytes(leaf)
-        if heap.LEAST_CHUNK <= nbytes < 2 * missing and not heap.holds(tenant.device, leaf):
-            sizes.append(nbytes)
-            missing -= nbytes
-    held = _held(tenant.device, sizes)
+    leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
+    held = [one for tenant in own for one in _held(tenant.device, _adopted(tenant, leaves))]
     try:
         yield
     finally:
-        tenant.in_use = max(tenant.in_use, memory.memory_info(tenant.device)[0])
+        for tenant in own:
+            tenant.in_use = max(tenant.in_use, memory.memory_info(tenant.device)[0])
         held.clear()
+
+
+def _adopted(tenant: Tenant, leaves: Sequence[Any]) -> list[int]:
+    """Bytes of each large tensor of a device that lies in NumPy's memory, if so much is missing."""
+    missing, sizes = tenant.in_use - memory.memory_info(tenant.device)[0], []
+    for leaf in leaves:
+        nbytes = _nbytes(leaf)
+        if not heap.LEAST_CHUNK <= nbytes < 2 * missing or heap.holds(tenant.device, leaf):
+            continue
+        if devices.full_name(leaf.backing_device) == tenant.device:
+            sizes.append(nbytes)
+            missing -= nbytes
+    return sizes
 
 
 def _nbytes(argument: Any) -> int:
