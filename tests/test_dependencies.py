@@ -21,7 +21,7 @@ MODULES = {"absl-py": "absl", "scikit-learn": "sklearn"}
 
 COMMANDS = {
     "pytest": "-m pytest",
-    "pytest-xdist": "-n 2",
+    "pytest-xdist": "-n 3",
     "ruff": "-m ruff",
     "mypy": "-m mypy",
     "build": "-m build",
