@@ -31,7 +31,7 @@ def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def limited_runs_are_forks() -> Iterator[None]:
-    """Limited runs begin where TensorFlow has been imported, but in another environment."""
+    """Limited runs are forks that have TensorFlow, unless they want another environment."""
     in_a_new_process, nurseries = limited._start, Nurseries(os.environ)
 
     def start(job: str, variables: Any, out: Any, err: Any) -> Any:

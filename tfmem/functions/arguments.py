@@ -87,9 +87,10 @@ def _adopted(tenant: Tenant, leaves: Sequence[Any]) -> list[int]:
     missing, sizes = tenant.in_use - memory.memory_info(tenant.device)[0], []
     for leaf in leaves:
         nbytes = _nbytes(leaf)
-        if not heap.LEAST_CHUNK <= nbytes < 2 * missing or heap.holds(tenant.device, leaf):
+        if not heap.LEAST_CHUNK <= nbytes < 2 * missing:
             continue
-        if devices.full_name(leaf.backing_device) == tenant.device:
+        is_here = devices.full_name(leaf.backing_device) == tenant.device
+        if is_here and not heap.holds(tenant.device, leaf):
             sizes.append(nbytes)
             missing -= nbytes
     return sizes

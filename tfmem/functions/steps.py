@@ -31,10 +31,10 @@ def run(
             tenant.feeds.settle()
     if entry.rewritten is None and not instead:
         return original(*args, **kwargs)
-    args, kwargs = calls.canonical_arguments(original, args, kwargs)
+    function, args, kwargs = _function(original, entry, args, kwargs)
     with host_module.guard(), in_their_places(entry.tenants, args, kwargs):
         if instead or entry.rewritten is None:
-            return calls.call_with(*_function(original, entry, args, kwargs), instead or {})
+            return calls.call_with(function, args, kwargs, instead or {})
         return entry.rewritten(*args, **kwargs)
 
 
