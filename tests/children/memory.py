@@ -264,6 +264,31 @@ def absent_arguments() -> dict[str, tuple[int, int]]:
     return found
 
 
+def beside_arrays() -> dict[str, bool]:
+    """Whether tensors are held to be the allocator's, where its regions lie between arrays.
+
+    The C library takes what was once a large array's for regions as well as for arrays.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    device = devices.full_name("CPU:0")
+    np.empty(2**25 - 2**16, np.uint8)  # gone at once
+    made = [tf.random.normal((200_000,)) for _ in range(24)]
+    del made[::3]  # a hole in each region
+    arrays = [np.zeros(2**19 + 16 * i, np.uint8) for i in range(64)]
+    fit = [one for one in arrays if one.ctypes.data % 64 == 0 and one.ctypes.data % 4096]
+    adopted = [tf.experimental.dlpack.from_dlpack(array.__dlpack__()) for array in fit]
+    places = [heap.address(one) for one in made]
+    begins = [array.ctypes.data for array in fit]
+    return {
+        "near": any(abs(one - other) < 2**26 for one in places for other in begins),
+        "adopted": [heap.address(one) for one in adopted] == begins,
+        "all of the made": all(heap.holds(device, one) for one in made),
+        "one of the adopted": any(heap.holds(device, one) for one in adopted),
+    }
+
+
 def adopted_arguments() -> dict[str, int]:
     """Of each kind of argument the bytes that are held beside it in a step."""
     import numpy as np

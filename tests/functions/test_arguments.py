@@ -30,3 +30,11 @@ def test_what_stays_in_the_memory_of_numpy_is_held_in_each_step() -> None:
     assert outcome.status == "ok", outcome.error + outcome.output
     adopted = {"adopted": NBYTES, "several": 2 * NBYTES}
     assert outcome.result == {**adopted, "own": 0, "small": 0, "as much as before": 0}
+
+
+@pytest.mark.memory
+def test_what_lies_in_a_region_between_arrays_is_the_allocators() -> None:
+    outcome = run_limited("tests.children.memory:beside_arrays", limit_bytes=2**26, timeout=120)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    sure = {"near": True, "adopted": True}
+    assert outcome.result == {**sure, "all of the made": True, "one of the adopted": False}

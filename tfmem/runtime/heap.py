@@ -25,6 +25,7 @@ from tfmem.bridge.traces import HeapEvent
 from tfmem.costs.types import GRAIN, HOLE, WALLS
 from tfmem.graph import device_names
 from tfmem.runtime import devices, memory
+from tfmem.runtime.regions import regions
 
 LEAST_CHUNK = 2**15
 """Bytes of the smallest free chunks that are looked for: smaller ones take none of the buffers that
@@ -61,15 +62,6 @@ _SLACK = 2 * _REGIONS
 """Bytes by which less is claimed than was measured to be left: a request that finds no room waits
 ten seconds and fails. All that is left is taken from the system, whatever is asked for of it, as
 long as that is more than the last region."""
-
-_FAR = 2**40
-"""Bytes that are more than any two chunks are apart, and less than NumPy's memory is from them: the
-system gives programs their heap at one end of all addresses, large pieces of memory at the other.
-"""
-
-_BEGIN = 64
-"""Bytes of a page that the C library keeps where it takes so much from the system at once, as for
-large regions, that are to begin at multiples of 64."""
 
 _EVERY_ALLOCATION = 3
 """Level of the profiler's host tracer from which on allocators report."""
@@ -160,27 +152,30 @@ def partition(device: str, sizes: Sequence[int]) -> list[Any]:
 def holds(device: str, tensor: Any) -> bool:
     """Whether the buffer of an eager tensor comes from a device's allocator.
 
-    On a CPU its address tells: chunks lie at the same distance from multiples of a grain as others
-    of their region, and large regions are far from the memory that NumPy's arrays are in. A small
-    region of an allocator that grows may be taken for NumPy's.
+    On a CPU its address tells, almost always (`runtime.regions`).
     """
     place = getattr(tensor, "backing_device", None)  # arrays have none
-    if place is None or devices.full_name(place) != devices.full_name(device):
+    name = devices.full_name(device)
+    if place is None or devices.full_name(place) != name:
         return False
     if device_names.kind(device) != "CPU":
         return True
     try:
-        address, other = _address(tensor), _address(buffer(device, GRAIN))
+        begin, other = address(tensor), address(buffer(device, GRAIN))
     except (TypeError, ValueError, tf.errors.OpError):  # it is not of numbers
         return False
-    if (address - other) % GRAIN == 0 and abs(address - other) < _FAR:
-        return True
-    numpys = np.empty(GRAIN, np.uint8).ctypes.data
-    return address % GRAIN == _BEGIN and abs(address - int(numpys)) >= _FAR
+    if not regions.is_known(name):
+        measured(name)
+    nbytes = int(tensor.shape.num_elements()) * int(tensor.dtype.size)
+    return regions.hold(name, begin, nbytes, other, memory.device_limit(name) or 0)
 
 
-def _address(tensor: Any) -> int:
-    """Where a tensor of numbers on a CPU begins."""
+def address(tensor: Any) -> int:
+    """Where an eager tensor on a CPU begins.
+
+    Raises:
+      TypeError, ValueError, tf.errors.OpError: it is not of numbers.
+    """
     with tf.init_scope():  # a bitcast has the same buffer, and a type that NumPy knows
         known = tensor if tensor.dtype == tf.bool else tf.bitcast(tensor, tf.uint8)
     return int(np.asarray(memoryview(known)).ctypes.data)
@@ -350,6 +345,7 @@ def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], 
             break
         held += [buffer(device, nbytes) for nbytes in new.values()]
         found |= new
+    regions.note(device, found)
     return found, held, tail
 
 

@@ -1,0 +1,79 @@
+"""Where a CPU's allocator has its memory, and what is not in it.
+
+On a CPU a tensor may lie in memory of NumPy's, and only its address tells. The system gives a
+program its heap at one end of all addresses, large pieces of memory at the other. Regions are large
+pieces, as a rule; once an array of their size has been freed, the C library has them, too, between
+arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+
+import numpy as np
+
+from tfmem.costs.types import GRAIN
+
+_FAR = 2**40
+"""Bytes that are more than any two chunks are apart, and less than both ends of the memory are."""
+
+_BEGIN = 64
+"""Bytes of a page that the C library keeps where it takes so much from the system at once, as for
+large regions, that are to begin at multiples of 64."""
+
+_PAGE = 4096
+"""Bytes of a page: what lies before a buffer can be read on its own page only."""
+
+_LENGTH = 8
+"""Bytes before a block in which the GNU C library writes how long the block is, with these bytes;
+it is a multiple of twice as many, and the lowest bits mean something else."""
+
+
+class Regions:
+    """What is known of the regions of each device: one stays the allocator's for good."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, set[int]] = {}
+
+    def note(self, device: str, begins: Iterable[int]) -> None:
+        """Remembers where free chunks of a device begin."""
+        self._places.setdefault(device, set()).update(begins)
+
+    def is_known(self, device: str) -> bool:
+        """Whether free chunks of a device were ever looked for."""
+        return device in self._places
+
+    def hold(self, device: str, begin: int, nbytes: int, chunk: int, limit: int) -> bool:
+        """Whether so many bytes from an address on are a chunk of a CPU's allocator.
+
+        Chunks of a region are a multiple of a grain apart. Near a region that lies between arrays,
+        one part of a larger array in four is taken for a chunk.
+
+        Args:
+          device: its full name.
+          begin: the address.
+          nbytes: of a tensor.
+          chunk: where any chunk of the allocator begins.
+          limit: bytes that its regions take at most.
+        """
+        if abs(begin - int(np.empty(GRAIN, np.uint8).ctypes.data)) >= _FAR:
+            return _is_beside(begin, chunk, _FAR) or begin % GRAIN == _BEGIN
+        places = (chunk, *self._places.get(device, ()))
+        is_near = any(_is_beside(begin, place, limit) for place in places)
+        return is_near and not _is_block(begin, nbytes)
+
+
+regions = Regions()
+
+
+def _is_beside(begin: int, chunk: int, distance: int) -> bool:
+    return (begin - chunk) % GRAIN == 0 and abs(begin - chunk) < distance
+
+
+def _is_block(begin: int, nbytes: int) -> bool:
+    """Whether the C library was asked for so many bytes, and gave those from an address on."""
+    if begin % _PAGE < _LENGTH:
+        return False
+    length = ctypes.c_size_t.from_address(begin - _LENGTH).value // _LENGTH * _LENGTH
+    return _LENGTH <= length - nbytes < 3 * _LENGTH
