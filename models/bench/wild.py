@@ -6,7 +6,8 @@
 Each case runs as it is first, without a limit: its peak and its losses. Then tfmem is asked for the
 least budget, and the case runs under each share of that peak, and under 1.05 times the least budget
 (`least`; `least*1.2` for another factor), as the hard limit of a process of its own: with the
-allocator's memory claimed as one region, and growing by regions.
+allocator's memory claimed as one region, and growing by regions. The share `tightest` looks for the
+least budget that is kept, below those that are known to be.
 
 Rows are kept, as JSON lines, beside the page that is written anew after each of them. A row is
 measured again if the sources of tfmem, or of its case, are others than those it was made with;
@@ -51,6 +52,12 @@ LOGS = ROOT / "out" / "wild"
 MODES = ("region", "growing")
 SHARES = ("0.8", "0.6", "0.45", "least")
 LEAST_FACTOR = 1.05
+_CLOSE = 1.015
+"""Of the least budget that is known to be kept over the most that is known not to be, where the
+search for the tightest ends."""
+
+_BELOW = 0.75
+"""Of the least budget that tfmem names, what is taken not to be kept."""
 
 _FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that no failure raises: somebody ends the suite."""
@@ -126,6 +133,10 @@ class Suite:
         if plain["outcome"] != "trained":
             return
         for share in filter(None, self._options.shares.split(",")):
+            if share == "tightest":
+                for mode in self._options.modes.split(","):
+                    self._look_for_tightest(case, plain, mode)
+                continue
             if (budget := self._budget(case, plain, share)) is None:
                 continue
             for mode in self._options.modes.split(","):
@@ -138,6 +149,22 @@ class Suite:
         least = self._row(case, "least", "least")["least"]
         factor = float(share.partition("*")[2] or LEAST_FACTOR)
         return None if least is None else whole_mib(factor * least)
+
+    def _look_for_tightest(self, case: Case, plain: dict[str, Any], mode: str) -> None:
+        """Bisects for the least budget that is kept; of the budgets tried its row stays."""
+        least = self._row(case, "least", "least")["least"]
+        if least is None:
+            return
+        low, high = _BELOW * least, self._book.least_kept(case.name, mode) or plain["peak"]
+        kept = None
+        while high > _CLOSE * low and (budget := whole_mib(math.sqrt(low * high))) < high:
+            row = self._row(case, "planned", mode, "tightest", budget, plain)
+            if row["outcome"] == "kept":
+                high, kept = budget, row
+            else:
+                low = budget
+        if kept is not None:
+            self._book.keep(kept)
 
     def _row(
         self,
@@ -335,6 +362,12 @@ class Book:
             return None
         is_same = all(row[name] == asked[name] for name in ("code", "budget"))
         return row if is_same and row["steps"] >= asked["steps"] else None
+
+    def least_kept(self, case: str, mode: str) -> int | None:
+        """The least budget of a case that was kept, in bytes."""
+        rows = (row for row in self._rows.values() if row["room"] == 1.0)
+        kept = (row for row in rows if (row["case"], row["mode"]) == (case, mode))
+        return min((row["budget"] for row in kept if row["outcome"] == "kept"), default=None)
 
     def keep(self, row: dict[str, Any]) -> None:
         """Puts a row in the place of the earlier one, and writes the page."""

@@ -64,7 +64,8 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
             f"{', '.join(f'{name} {text}' for name, text in sorted(versions.items()))}.",
             "",
             "A budget is a share of the peak that the case has as it is, from its second step on, "
-            "or 1.05 times the least that tfmem names (`least`), in whole MiB. "
+            "or 1.05 times the least that tfmem names (`least`), or the least that is kept "
+            "(`tightest`, bisected), in whole MiB. "
             "**The hard limit of the process is the budget.** `region`: the allocator's memory is "
             "claimed as one region before anything is made; `growing`: it grows by regions. Each "
             "step has a new batch, what steps return is kept. Measured is what TensorFlow's "

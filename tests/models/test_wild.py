@@ -127,6 +127,30 @@ def test_a_case_is_of_its_own_source_and_what_it_shares(tmp_path):
     assert first != code("WIDTH = 9", own.format("pass"), other.format("pass"))
 
 
+def test_the_tightest_budget_is_found_and_its_row_stays(tmp_path, monkeypatch):
+    rows, enough, tried = tmp_path / "wild.jsonl", 90 * MIB, []
+
+    def run(suite, case, kind, mode, budget):
+        if kind == "least":
+            return told(*START, {"event": "least", "nbytes": 100 * MIB}, END)
+        if kind == "plain":
+            return told(*START, RUNNING, *steps(1.0, 0.5, 0.25, peak=200 * MIB), END)
+        tried.append(budget)
+        if budget < enough:
+            return told(*START, failed("BudgetError: no", is_refusal=True))
+        return told(*START, PLANNED, RUNNING, *steps(1.0, 0.5, 0.25), END)
+
+    monkeypatch.setattr(wild.Suite, "_run", run)
+    asked = ["--only=gradients.jacobian", "--shares=0.6,tightest", "--modes=region"]
+    assert wild.main([*asked, f"--rows={rows}"]) == 0
+    kept = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
+    (tightest,) = (row for row in kept if row["share"] == "tightest")
+    assert tightest["outcome"] == "kept"
+    assert enough <= tightest["budget"] <= 1.03 * enough
+    assert max(tried) == 120 * MIB, "nothing above what is known to be kept"
+    assert len(tried) <= 7
+
+
 @pytest.mark.memory
 def test_a_case_runs_from_end_to_end_and_is_not_run_again(tmp_path, capsys):
     rows = tmp_path / "wild.jsonl"
