@@ -52,12 +52,9 @@ LOGS = ROOT / "out" / "wild"
 MODES = ("region", "growing")
 SHARES = ("0.8", "0.6", "0.45", "least")
 LEAST_FACTOR = 1.05
-_CLOSE = 1.015
-"""Of the least budget that is known to be kept over the most that is known not to be, where the
-search for the tightest ends."""
-
-_BELOW = 0.75
-"""Of the least budget that tfmem names, what is taken not to be kept."""
+_BELOW, _CLOSE = 0.75, 1.015
+"""The search for the tightest budget begins with a part of the least that tfmem names, and ends
+where what is kept is so much more than what is not."""
 
 _FROM_OUTSIDE = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that no failure raises: somebody ends the suite."""
