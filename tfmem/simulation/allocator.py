@@ -10,11 +10,12 @@ Source: `xla/tsl/framework/bfc_allocator.cc` (`FindChunkPtr`, `Extend`, `Merge`)
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tfmem.costs.types import GRAIN
+from tfmem.costs.types import GRAIN, HOLE, WALLS
 
 MOST_PADDING = 128 * 2**20
 """Bytes of TensorFlow's own: most that a chunk may be larger than what it is handed out for."""
@@ -64,12 +65,18 @@ class Bfc:
         self._insert(Chunk(2 * self.reserved + 1, size))
         self.reserved += size
 
-    def given(self, size: int) -> Chunk:
-        """A chunk in use that is next to no other."""
-        chunk = Chunk(2 * self.reserved + 1, size, is_free=False)
-        self.reserved += size
-        self.in_use += size
-        return chunk
+    def given(self, *sizes: int) -> list[Chunk]:
+        """Chunks in use that are side by side, and next to no other."""
+        chunks: list[Chunk] = []
+        begin = 2 * self.reserved + 1
+        for size in sizes:
+            chunks.append(Chunk(begin, size, is_free=False))
+            begin += size
+        for one, other in itertools.pairwise(chunks):
+            one.after, other.before = other, one
+        self.reserved += sum(sizes)
+        self.in_use += sum(sizes)
+        return chunks
 
     def has(self, size: int) -> bool:
         """Whether a free chunk takes a request of so many bytes."""
@@ -137,3 +144,14 @@ class Bfc:
     def _remove(self, chunk: Chunk) -> None:
         del self.free[bisect_left(self.free, (chunk.size, chunk.begin))]
         del self.chunks[chunk.begin]
+
+
+def without(room: Sequence[int], taken: int) -> Iterator[int]:
+    """Chunks between their walls, in whole grains, so many bytes taken out of the largest."""
+    largest = max(room, default=0)
+    for nbytes in room:
+        left = nbytes - WALLS * GRAIN
+        if nbytes == largest:
+            left, largest = left - HOLE * GRAIN - taken, -1
+        if left >= GRAIN:
+            yield left // GRAIN * GRAIN

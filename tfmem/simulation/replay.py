@@ -26,7 +26,7 @@ import numpy as np
 
 from tfmem.costs.types import GRAIN, HOLE, SWITCH, WALLS, Asked, Feed, Requests
 from tfmem.graph.compact import SMALL
-from tfmem.simulation.allocator import Bfc, Chunk
+from tfmem.simulation.allocator import Bfc, Chunk, without
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.requests import on_device, parts_of, requests
@@ -55,10 +55,12 @@ ALIKE = 0.85
 """Sizes within this factor count as one where large chunks are kept apart. Nearer to 1 tries more
 ways that differ little."""
 
-PADDINGS = (1.0, 1.5)
-"""How much larger than what was asked for the chunks of the first arguments may be: less than twice
-as large, which nothing tells. Of three plans of a ResNet-RS two found no room with the second of
-these; they ran out of memory in step 3, and the other one in none of 14."""
+PLACES = ((1.0, True), (1.5, False))
+"""How the first arguments may lie, which nothing tells: by how much their chunks are larger than
+what was asked for, which is less than twice, and whether they lie side by side, to be one chunk
+when they are free. Two of three plans of a ResNet-RS had no room with the last of these, and ran
+out of memory in step 3; the other one in none of 14. A second-order step of two arguments ran out
+of memory in 3 of 5 runs where both lay apart in all replays, in 1 of 6 with the first of these."""
 
 SPARE_PIECES, SPARE = 8, 0.25
 """Pieces, and part of the pieces that a plan needs, that are kept for what it does not foresee."""
@@ -182,22 +184,33 @@ class Replay:
           steps: how many.
         """
         pools, peaks = [], []
-        for caller, padding in itertools.product(self.kinds, PADDINGS):
-            if caller is Caller.SAME and padding > 1:
+        for caller, (padding, is_joined) in itertools.product(self.kinds, PLACES):
+            if caller is Caller.SAME and (padding, is_joined) != PLACES[0]:
                 continue  # nothing is made in the place of its arguments
             pool = Bfc(())
             rows = self._rows_kept(pool, padding) if caller.is_fed else []
-            chunks = {b: pool.given(self._size(b, padding)) for b in self._given}
+            chunks = dict[int, Chunk]()
+            for group in self._groups(is_joined):
+                given = pool.given(*(self._size(b, padding) for b in group))
+                chunks.update(zip(group, given, strict=True))
             pool.in_use = sum(self._sizes[b] for b in self._given)
             pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
             own = Counter(apart) - Counter(self.rows)
-            for nbytes in (*own.elements(), *_without(room, sum(apart) + GRAIN * len(apart))):
+            for nbytes in (*own.elements(), *without(room, sum(apart) + GRAIN * len(apart))):
                 pool.add(nbytes)
             pools.append(pool)
             peaks.append(self.run(pool, caller, steps, chunks, padding, rows))
             if not pool.fits:
                 break
         return _allocation(pools, peaks)
+
+    def _groups(self, is_joined: bool) -> Iterator[Sequence[int]]:
+        """What is there before the first step; those of a group lie side by side."""
+        if is_joined:
+            yield tuple(self._arguments)
+        for b in self._given:
+            if not (is_joined and b in self._arguments):
+                yield (b,)
 
     def _rows_kept(self, pool: Bfc, padding: float) -> list[Chunk]:
         """The rows that pipelines keep, side by side where they were made, in any order.
@@ -208,7 +221,8 @@ class Replay:
         pool.add(sum(kept) + GRAIN)
         rows = [pool.allocate(nbytes) for nbytes in kept]
         random.Random(len(rows)).shuffle(rows)
-        return [*(pool.given(_padded(nbytes, padding)) for nbytes in self._taken), *rows]
+        taken = [pool.given(_padded(nbytes, padding))[0] for nbytes in self._taken]
+        return [*taken, *rows]
 
     def _size(self, given: int, padding: float) -> int:
         """Bytes of the chunk of what was there before, if arguments are padded so much."""
@@ -300,7 +314,7 @@ class Replay:
         renews = caller is not Caller.SAME
         asked = self._requests(set(self._outputs) if renews else set())
         if caller.is_fed:  # the first are there, and counted besides
-            chunks |= {_next(b): pool.given(self._size(b, padding)) for b in self._arguments}
+            chunks |= {_next(b): pool.given(self._size(b, padding))[0] for b in self._arguments}
             before += sum(chunks[_next(b)].size for b in self._arguments)
         peaks: list[int] = []
         returned: list[Chunk] = []
@@ -377,17 +391,6 @@ def _numbers(buffer: int, parts: Mapping[int, tuple[int, Sequence[int]]]) -> Seq
         return (buffer,)
     first, sizes = parts[buffer]
     return range(first, first + len(sizes))
-
-
-def _without(room: Sequence[int], taken: int) -> Iterator[int]:
-    """Chunks between their walls, in whole grains, so many bytes taken out of the largest."""
-    largest = max(room, default=0)
-    for nbytes in room:
-        left = nbytes - WALLS * GRAIN
-        if nbytes == largest:
-            left, largest = left - HOLE * GRAIN - taken, -1
-        if left >= GRAIN:
-            yield left // GRAIN * GRAIN
 
 
 def _allocation(pools: Sequence[Bfc], peaks: Sequence[Sequence[int]]) -> Allocation:
