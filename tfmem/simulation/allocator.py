@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -146,12 +147,19 @@ class Bfc:
         del self.chunks[chunk.begin]
 
 
-def without(room: Sequence[int], taken: int) -> Iterator[int]:
-    """Chunks between their walls, in whole grains, so many bytes taken out of the largest."""
+def parted(room: Sequence[int], apart: Sequence[int], kept: Sequence[int]) -> Iterator[int]:
+    """Bytes of each free chunk by address, once some are kept apart from the rest of the largest.
+
+    Args:
+      room: bytes of each free chunk before, by address; walls at both ends take a part of it.
+      apart: of those that are kept apart, at the beginning of the largest chunk.
+      kept: those of them that are not free.
+    """
     largest = max(room, default=0)
     for nbytes in room:
         left = nbytes - WALLS * GRAIN
         if nbytes == largest:
-            left, largest = left - HOLE * GRAIN - taken, -1
+            yield from (Counter(apart) - Counter(kept)).elements()
+            left, largest = left - HOLE * GRAIN - sum(apart) - GRAIN * len(apart), -1
         if left >= GRAIN:
             yield left // GRAIN * GRAIN

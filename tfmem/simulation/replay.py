@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +26,7 @@ import numpy as np
 
 from tfmem.costs.types import GRAIN, HOLE, SWITCH, WALLS, Asked, Feed, Requests
 from tfmem.graph.compact import SMALL
-from tfmem.simulation.allocator import Bfc, Chunk, without
+from tfmem.simulation.allocator import Bfc, Chunk, parted
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.requests import on_device, parts_of, requests
@@ -195,8 +195,7 @@ class Replay:
                 chunks.update(zip(group, given, strict=True))
             pool.in_use = sum(self._sizes[b] for b in self._given)
             pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
-            own = Counter(apart) - Counter(self.rows)
-            for nbytes in (*own.elements(), *without(room, sum(apart) + GRAIN * len(apart))):
+            for nbytes in parted(room, apart, self.rows):
                 pool.add(nbytes)
             pools.append(pool)
             peaks.append(self.run(pool, caller, steps, chunks, padding, rows))
