@@ -21,11 +21,17 @@ _TARGET, _CACHE = 30 * 2**20, 256 * 2**10
 """Bytes that TensorFlow takes the third and the second level of a CPU's cache to have."""
 
 _ROWS, _COLUMNS, _DEPTH = 256, 64, 512
-"""The largest block of a matrix product that oneDNN copies at a time, on a CPU with AVX-512."""
+"""The largest block of a matrix product that oneDNN copies at a time, on a CPU with AVX-512; twice
+as deep if only the second operand is copied and is more than twice as deep. Blocks of it have so
+many columns even where it has fewer."""
 
-_MANY_COLUMNS, _DESCRIPTION = 512, 1536
+_STRIP, _SUM_BYTES = 16, 4
+"""Multiple that depths are rounded up to, columns of a sum that is kept apart; bytes of its
+elements."""
+
+_MANY_COLUMNS, _DESCRIPTION, _GAP = 512, 1536, 128
 """Columns from which on blocks of the second operand are copied in any case; bytes that oneDNN asks
-for beside all blocks."""
+for beside all blocks, and between that operand's and others."""
 
 
 def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
@@ -45,8 +51,7 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """Copies of operands whose axes do not stand as a batched matrix product wants them.
 
     The product takes (batch, free, contracted) or (batch, contracted, free); its result, (batch,
-    free of the first, free of the second), is copied once more if the output is another. Blocks of
-    the product are given back before that.
+    free of the first, free of the second), is copied once more if the output is another.
     """
     equation = call.attrs.get("equation")
     if not isinstance(equation, str):
@@ -69,13 +74,14 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
         free_sizes.append(prod(size_of[a] for a in free))
         depth = prod(size_of[a] for a in contracted)
         is_swapped.append(term == batch + contracted + free != kept)
-    if len(terms) == 2 and product != result:
+    if len(terms) == 1:
+        return (*copied, 0) if copied else ()
+    rows, columns = free_sizes
+    blocks = _blocks(call, rows, columns, depth, is_swapped[0], not is_swapped[1])
+    if product != result:
         copied.append(prod(out) * call.itemsize)
-    elif len(terms) == 2:
-        rows, columns = free_sizes
-        if blocks := _blocks(call, rows, columns, depth, is_swapped[0], not is_swapped[1]):
-            return (*copied, 0, blocks)
-    return (*copied, 0) if copied else ()
+        return (*copied, *(blocks,) * bool(blocks), 0)
+    return (*copied, 0, blocks) if blocks else (*copied, 0) if copied else ()
 
 
 def _spelt(term: str, shape: Shape) -> str:
@@ -99,14 +105,22 @@ def _product(call: Call, inputs: list[Shape], out: Shape) -> int | tuple[int, ..
 def _blocks(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turns_y: bool) -> int:
     """What oneDNN copies of operands that do not lie as it wants them, in each thread.
 
-    It wants those of bfloat16 in pairs of rows.
+    It wants those of bfloat16 in pairs of rows, whose sums it keeps in float32. A product deeper
+    than a block is summed up apart if its first operand is copied.
     """
     if call.dtype not in ("float32", "bfloat16"):
         return 0
-    blocks = min(rows, _ROWS) if turns_x else 0
-    copies_y = turns_y or columns >= _MANY_COLUMNS or call.dtype == "bfloat16"
-    blocks += min(columns, _COLUMNS) if copies_y else 0
-    return _threads() * blocks * min(depth, _DEPTH) * call.itemsize + _DESCRIPTION
+    is_half = call.dtype == "bfloat16"
+    block = _DEPTH if turns_x or depth <= 2 * _DEPTH else 2 * _DEPTH
+    deep, rows = min(-(-depth // _STRIP) * _STRIP, block), -(-rows // -(-rows // _ROWS or 1))
+    parts = [rows * deep * call.itemsize] if turns_x else []
+    if copies_y := turns_y or columns >= _MANY_COLUMNS or is_half:
+        parts.append(_COLUMNS * deep * call.itemsize)
+    if depth > deep:
+        parts += [rows * _STRIP * _SUM_BYTES] if turns_x else []
+        parts += [rows * _COLUMNS * _SUM_BYTES] if is_half else []
+    gaps = _GAP * (len(parts) - 1) if copies_y else 0
+    return _threads() * sum(parts) + gaps + _DESCRIPTION
 
 
 def _threads() -> int:
