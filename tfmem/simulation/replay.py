@@ -60,7 +60,7 @@ PLACES = ((1.0, True), (1.5, False))
 what was asked for, which is less than twice, and whether they lie side by side, to be one chunk
 when they are free. Two of three plans of a ResNet-RS had no room with the last of these, and ran
 out of memory in step 3; the other one in none of 14. A second-order step of two arguments ran out
-of memory in 3 of 5 runs where both lay apart in all replays, in 1 of 6 with the first of these."""
+of memory in 3 of 4 runs where both lay apart in all replays, in 1 of 6 with the first of these."""
 
 SPARE_PIECES, SPARE = 8, 0.25
 """Pieces, and part of the pieces that a plan needs, that are kept for what it does not foresee."""
