@@ -196,12 +196,14 @@ def test_what_has_no_kernel_of_its_type_is_converted(
 
 
 # (whether the first and the second operand are turned, rows, columns, depth, measured bytes of
-# blocks in float32 and bfloat16, None where nobody measured) on a CPU with two threads and AVX-512.
+# blocks in float32 and bfloat16, None where nobody measured) on a CPU with two threads and AVX-512;
+# where nothing is turned 1408, which take 1536 in the allocator.
 BLOCKS = [
     ((False, False), 128, 192, 256, 1536, None),
     ((True, False), 128, 192, 256, 263680, None),
     ((False, True), 128, 192, 256, 132608, None),
-    ((True, True), 128, 192, 256, 394752, None),
+    ((True, True), 128, 192, 256, 394880, None),
+    ((True, True), 300, 64, 1024, 897408, None),
     ((False, True), 96, 16, 128, 67072, 34304),
     ((False, True), 96, 16, 100, 58880, None),
     ((False, True), 96, 64, 1024, 263680, 181888),
@@ -227,7 +229,7 @@ def test_a_batched_product_copies_blocks_of_what_is_turned(
         found = sum(
             workspace(Call("BatchMatMulV2", [first, second], [out], itemsize, attrs, {}, dtype))
         )
-        assert measured is None or -128 <= found - measured <= 256
+        assert measured in (None, found)
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -31,7 +31,7 @@ elements."""
 
 _MANY_COLUMNS, _DESCRIPTION, _GAP = 512, 1536, 128
 """Columns from which on blocks of the second operand are copied in any case; bytes that oneDNN asks
-for beside all blocks, and between that operand's and others."""
+for beside all blocks, and between those of both operands or before sums of bfloat16."""
 
 
 def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
@@ -78,10 +78,10 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
         return (*copied, 0) if copied else ()
     rows, columns = free_sizes
     blocks = _blocks(call, rows, columns, depth, is_swapped[0], not is_swapped[1])
+    scratch = (blocks,) * bool(blocks)
     if product != result:
-        copied.append(prod(out) * call.itemsize)
-        return (*copied, *(blocks,) * bool(blocks), 0)
-    return (*copied, 0, blocks) if blocks else (*copied, 0) if copied else ()
+        return (*copied, prod(out) * call.itemsize, *scratch, 0)
+    return (*copied, 0, *scratch) if copied or scratch else ()
 
 
 def _spelt(term: str, shape: Shape) -> str:
@@ -112,15 +112,16 @@ def _blocks(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turn
         return 0
     is_half = call.dtype == "bfloat16"
     block = _DEPTH if turns_x or depth <= 2 * _DEPTH else 2 * _DEPTH
-    deep, rows = min(-(-depth // _STRIP) * _STRIP, block), -(-rows // -(-rows // _ROWS or 1))
+    deep = min(-(-depth // _STRIP) * _STRIP, block)
+    rows = -(-rows // max(1, -(-rows // _ROWS)))  # of blocks that are alike
     parts = [rows * deep * call.itemsize] if turns_x else []
     if copies_y := turns_y or columns >= _MANY_COLUMNS or is_half:
         parts.append(_COLUMNS * deep * call.itemsize)
     if depth > deep:
         parts += [rows * _STRIP * _SUM_BYTES] if turns_x else []
         parts += [rows * _COLUMNS * _SUM_BYTES] if is_half else []
-    gaps = _GAP * (len(parts) - 1) if copies_y else 0
-    return _threads() * sum(parts) + gaps + _DESCRIPTION
+    gaps = (turns_x and copies_y) + (is_half and depth > deep)
+    return _threads() * sum(parts) + gaps * _GAP + _DESCRIPTION
 
 
 def _threads() -> int:

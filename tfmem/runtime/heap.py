@@ -165,6 +165,7 @@ def holds(device: str, tensor: Any) -> bool:
     except (TypeError, ValueError, tf.errors.OpError):  # it is not of numbers
         return False
     if not regions.is_known(name):
+        regions.note(name, ())  # whatever comes of it, it is looked for once
         measured(name)
     nbytes = int(tensor.shape.num_elements()) * int(tensor.dtype.size)
     return regions.hold(name, begin, nbytes, other, memory.device_limit(name) or 0)
