@@ -7,7 +7,7 @@ Each case runs as it is first, without a limit: its peak and its losses. Then tf
 least budget, and the case runs under each share of that peak, and under 1.05 times the least budget
 (`least`; `least*1.2` for another factor), as the hard limit of a process of its own: with the
 allocator's memory claimed as one region, and growing by regions. The share `tightest` looks for the
-least budget that is kept, below those that are known to be.
+least budget that is kept, below those that are known to be, and each that it tries has its row.
 
 Rows are kept, as JSON lines, beside the page that is written anew after each of them. A row is
 measured again if the sources of tfmem, or of its case, are others than those it was made with;
@@ -130,7 +130,7 @@ class Suite:
         if plain["outcome"] != "trained":
             return
         for share in filter(None, self._options.shares.split(",")):
-            if share == "tightest":
+            if share == wild_page.TIGHTEST:
                 for mode in self._options.modes.split(","):
                     self._look_for_tightest(case, plain, mode)
                 continue
@@ -148,20 +148,17 @@ class Suite:
         return None if least is None else whole_mib(factor * least)
 
     def _look_for_tightest(self, case: Case, plain: dict[str, Any], mode: str) -> None:
-        """Bisects for the least budget that is kept; of the budgets tried its row stays."""
+        """Bisects for the least budget that is kept; each budget that is tried has its row."""
         least = self._row(case, "least", "least")["least"]
         if least is None:
             return
         low, high = _BELOW * least, self._book.least_kept(case.name, mode) or plain["peak"]
-        kept = None
         while high > _CLOSE * low and (budget := whole_mib(math.sqrt(low * high))) < high:
-            row = self._row(case, "planned", mode, "tightest", budget, plain)
-            if row["outcome"] == "kept":
-                high, kept = budget, row
+            share = f"{wild_page.TIGHTEST} {budget // MIB}"
+            if self._row(case, "planned", mode, share, budget, plain)["outcome"] == "kept":
+                high = budget
             else:
                 low = budget
-        if kept is not None:
-            self._book.keep(kept)
 
     def _row(
         self,
