@@ -137,6 +137,20 @@ def test_what_depends_on_an_update_waits_with_it() -> None:
     assert found == ("w", "x", "rw", "a", "b", "u1", "u2", "c")
 
 
+def test_an_update_waits_for_readers_of_a_view_of_the_variable() -> None:
+    """Within branches TensorFlow keeps the Identity of each read."""
+    graph = parse(f"""
+        w = _Variable() [1024] @{DEVICE}
+        x = _Arg() [1024] @{DEVICE}
+        rw = ReadVariableOp(w:0) [1024] @{DEVICE}
+        same = Identity(rw:0) [1024] @{DEVICE}
+        u = AssignVariableOp(w:0, x:0) [] @{DEVICE}
+        a = MatMul(x:0, same:0) [1024] @{DEVICE}
+        return a:0""")
+    found = updates_after_reads(graph, tuple(node.name for node in graph.nodes))
+    assert found == ("w", "x", "rw", "same", "a", "u")
+
+
 @settings(max_examples=60, deadline=None)
 @given(graphs)
 def test_updates_that_wait_leave_a_topological_order(graph: Graph) -> None:

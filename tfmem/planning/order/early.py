@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfmem.graph.compact import ASSIGN, KEPT, READ, UPDATE, Compact
+from tfmem.graph.compact import ASSIGN, KEPT, READ, UPDATE, VIEW, Compact
 from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
 from tfmem.graph.topology import Countdown, least_first
@@ -165,7 +165,7 @@ def _movable(graph: Graph, form: Compact) -> list[bool]:
 
 
 def _waits(form: Compact, order: Sequence[int], *, later: bool = False) -> dict[int, set[int]]:
-    """For each update, the nodes before it that read what the variable held until then.
+    """For each update, the nodes before it that read what the variable held until then, or a view.
 
     With `later`, those behind it, too.
     """
@@ -183,7 +183,9 @@ def _waits(form: Compact, order: Sequence[int], *, later: bool = False) -> dict[
                     readers.setdefault(variable, set()).add(node)
                 elif later:
                     waits[updates[variable, age]].add(node)
-        if kind == READ:
+        if kind == VIEW and (viewed := shared.get(form.source[node])) is not None:
+            shared |= dict.fromkeys(range(form.first[node], form.first[node + 1]), viewed)
+        elif kind == READ:
             (variable,) = form.variables[node]
             shared[form.first[node]] = variable, newness.get(variable, 0)
             readers.setdefault(variable, set()).add(node)
