@@ -155,3 +155,11 @@ def test_a_thread_that_runs_is_waited_for_a_while() -> None:
     is_over.set()
     thread.join()
     assert feeds.QUIET + feeds.LATE <= time.monotonic() - begin < feeds.LONGEST / 2
+
+
+def test_a_thread_that_waits_for_a_core_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much time passes: what counts is what it has run."""
+    looks = iter([{7: 1.0}, {7: 1.0, 8: 0.5}, {7: 1.02, 8: 0.51}, {8: 0.53}, {}])
+    monkeypatch.setattr(feeds._Others, "_running", lambda _: next(looks).items())
+    others = feeds._Others()
+    assert [others.have_run() for _ in range(5)] == [False, False, False, True, True]

@@ -38,14 +38,18 @@ batch takes fewer elements than the last. More waits longer there, less cannot w
 that take long to make."""
 
 LATE = 0.02
-"""Seconds for which threads that still run, or wait for a core, are waited for besides: they may be
-anybody's. Less meets those that a busy machine holds up."""
+"""Seconds of a core that threads which still run, or wait for one, are given besides: they may be
+anybody's. Seconds that passed would not do: a busy machine lets a thread wait for longer than any
+patience before it makes its first row."""
 
 LONGEST = 10.0
 """Seconds that a step waits at most, as the allocator does for memory."""
 
 _POLL = 0.0003
 """Seconds between two looks, each of 10 microseconds."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+"""Of a second, in which the system counts what a thread has run."""
 
 _Made = dict[int, int]
 """Elements that each stage of a pipeline has made, by its number."""
@@ -67,36 +71,43 @@ class Feeds:
         made = [feed.made() for feed in self._feeds]
         if not any(made) or all(map(_Feed.has_rested, self._feeds, made)):
             return
-        now = begin
+        now, others = begin, _Others()
         while now - begin < LONGEST:
             is_through = all(map(_Feed.is_through, self._feeds, made))
-            beyond = now - since - (QUIET if is_through else PATIENCE)
-            if beyond >= LATE or (beyond >= 0 and not _others_run()):
+            if now - since >= (QUIET if is_through else PATIENCE) and others.have_run():
                 break
             time.sleep(_POLL)
             before, made = made, [feed.made() for feed in self._feeds]
             now = time.monotonic()
             if made != before:
-                since = now
+                since, others = now, _Others()
         for feed, count in zip(self._feeds, made, strict=True):
             feed.rest(count)
 
 
-def _others_run() -> bool:
-    """Whether another thread runs or waits for a core; False where the system does not tell."""
-    own = threading.get_native_id()
-    with contextlib.suppress(OSError):
-        for task in os.listdir("/proc/self/task"):
-            if int(task) != own and _state(task) == "R":
-                return True
-    return False
+class _Others:
+    """The other threads of the process, and how long each that could run has run since this."""
 
+    def __init__(self) -> None:
+        self._own = threading.get_native_id()
+        self._before: dict[int, float] = {}  # seconds of a core, by thread, when it was met
 
-def _state(task: str) -> str:
-    """The letter of what a thread does: R if it could, S if it sleeps; "" if it has ended."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/self/task/{task}/stat").read_text().rpartition(")")[2].split()[0]
-    return ""
+    def have_run(self) -> bool:
+        """Whether each that could run now has run for `LATE`; True if the system does not tell."""
+        running = dict(self._running())
+        for thread, seconds in running.items():
+            self._before.setdefault(thread, seconds)
+        return all(seconds - self._before[one] >= LATE for one, seconds in running.items())
+
+    def _running(self) -> Iterator[tuple[int, float]]:
+        """Threads that run or wait for a core, with the seconds that each has run so far."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir("/proc/self/task"):
+                with contextlib.suppress(OSError):  # it has ended
+                    text = Path(f"/proc/self/task/{name}/stat").read_text()
+                    state, *numbers = text.rpartition(")")[2].split()  # behind the thread's name
+                    if state == "R" and int(name) != self._own:
+                        yield int(name), (int(numbers[10]) + int(numbers[11])) / _TICKS
 
 
 class _Feed:
