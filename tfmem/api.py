@@ -27,7 +27,7 @@ from tfmem.functions.contents import with_contents
 from tfmem.functions.decide import as_devices_are, canonical, plan_devices
 from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import failure_of, is_failure, out_of_memory
-from tfmem.functions.layouts import layouts
+from tfmem.functions.layouts import RENEWALS, layouts
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
 from tfmem.functions.tracing import traced
@@ -340,15 +340,16 @@ class Optimized:
                 return self._entries.setdefault(signature_of(args, kwargs), entry)
         return None
 
-    def _prepared(self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = ()) -> Entry:
+    def _prepared(
+        self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = (), tries: int = RENEWALS
+    ) -> Entry:
         if any(entry.is_stale for entry in self._entries.values()):
             self._forget()
         entry = self._planned(args, kwargs, planned)
         if not entry.plan.is_noop:
             entry = self._rewritten(entry)
         if not entry.is_fit:  # what is free is not what it was when the plan was made
-            layouts.move_out(entry.tenants)
-            return self._prepared(args, kwargs)
+            return self._prepared(args, kwargs, tries=layouts.tries_left(entry, tries))
         self._entries[signature_of(args, kwargs)] = entry
         _log.info("%s: %s", self.name, entry.plan.summary())
         return entry
@@ -388,10 +389,9 @@ class Optimized:
             self._forget()
         gc.collect()  # what was traced before holds variables' buffers, and errors arguments
         rewrite.pin_variables(entry)
-        entry = replace(entry, tenants=layouts.move_in(entry))
-        rewritten = rebuild(entry.captured, graph, bodies)
+        tenants, rewritten = layouts.move_in(entry), rebuild(entry.captured, graph, bodies)
         seconds, moves = entry.seconds + time.perf_counter() - start, variables.moves()
-        return replace(entry, rewritten=rewritten, seconds=seconds, moves=moves)
+        return replace(entry, tenants=tenants, rewritten=rewritten, seconds=seconds, moves=moves)
 
     def _tell_gradient(self) -> None:
         if not self._has_told:

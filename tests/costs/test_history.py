@@ -13,6 +13,10 @@ import tensorflow as tf
 import tfmem
 from tfmem.costs import history, profiler, store
 from tfmem.costs.types import Measured
+from tfmem.functions import pricing
+from tfmem.graph.ir import Graph
+from tfmem.plan import Plan
+from tfmem.planning.request import Request
 
 LAYERS = 6
 X = tf.random.stateless_normal([256, 128], [1, 2])
@@ -167,3 +171,39 @@ def test_steps_are_summed_up_by_their_median_seconds_and_most_bytes() -> None:
     assert profiler.usual(steps) == Measured({"a": 2.0, "b": 2.0})
     steps += [Measured({}, {"a": 256, "b": 512}), Measured({}, {"a": 1024})]
     assert profiler.usual(steps).workspace == {"a": 1024, "b": 512}
+
+
+def test_a_process_is_told_from_one_that_had_its_number_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The trainer of a container has the same number after each start."""
+    lesson = history.Lesson(Graph(()), profiler.machine(), "a plan")
+    lesson.begin(123)
+    assert lesson.of_the_dead() == 0
+    monkeypatch.setattr(history, "_LIFE", "of the process that follows")
+    assert lesson.of_the_dead() == 123
+
+
+def test_a_step_that_ends_with_an_error_is_not_among_those_that_are_traced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last of an epoch, say: were it the last to be traced, all that follow would be, too."""
+    monkeypatch.setattr(profiler.Profiler, "start", lambda _: True)
+    monkeypatch.setattr(profiler.Profiler, "stop", lambda _, device: device)
+    tracing = pricing.Tracing(Graph(()), Request(device="GPU"), Plan())
+    kept = []
+    monkeypatch.setattr(tracing, "_keep", lambda: kept.append(list(tracing._steps)))
+    is_end = iter([False] * (pricing._WARM_UP + pricing._TRACED - 1) + [True, False])
+
+    def step() -> None:
+        if next(is_end):
+            raise tf.errors.OutOfRangeError(None, None, "the epoch is over")
+
+    for _ in range(pricing._WARM_UP + pricing._TRACED - 1):
+        tracing.run(step)
+    with pytest.raises(tf.errors.OutOfRangeError):
+        tracing.run(step)
+    assert not tracing.is_done
+    tracing.run(step)
+    assert tracing.is_done
+    assert kept == [["GPU"] * pricing._TRACED]

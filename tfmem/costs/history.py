@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import platform
+import uuid
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +22,8 @@ from tfmem.graph.ir import Graph
 _log = logging.getLogger("tfmem")
 
 _LESSONS = "lessons"
+_LIFE = uuid.uuid4().hex
+"""Tells this process from one that had its number before, as all first ones of containers have."""
 
 Probed = TypeVar("Probed", Link, Rates, Copies)
 
@@ -103,8 +106,8 @@ class Lesson:
 
     def begin(self, nbytes: int) -> None:
         """Says on disk what will be known if this process dies before `end`."""
-        own = {"node": platform.node(), "pid": os.getpid(), "unforeseen": nbytes}
-        store.mark(_LESSONS, self._key, json.dumps(own))
+        own = {"node": platform.node(), "pid": os.getpid(), "life": _LIFE}
+        store.mark(_LESSONS, self._key, json.dumps(own | {"unforeseen": nbytes}))
 
     def end(self) -> None:
         """Takes that back."""
@@ -117,7 +120,9 @@ class Lesson:
             pid, found = int(left["pid"]), int(left["unforeseen"])
         except (ValueError, KeyError, TypeError):
             return 0
-        return 0 if left.get("node") != platform.node() or _is_alive(pid) else found
+        is_gone = pid == os.getpid() and left.get("life") != _LIFE
+        is_here = left.get("node") == platform.node()
+        return found if is_here and (is_gone or not _is_alive(pid)) else 0
 
 
 def _is_alive(pid: int) -> bool:

@@ -103,9 +103,15 @@ def canonical(graph: Graph) -> Graph:
 def _still_kept(
     before: Planned, captured: Captured, graph: Graph, request: Request
 ) -> Planned | None:
-    """What was decided before, judged for what is free now; None if that is not enough."""
+    """What was decided before, judged for what is free now; None if that is not enough.
+
+    An original that was left as it is may not be where others hold more now: of what it may have in
+    use in any order, the judgement knows nothing.
+    """
     as_then = replace(request, room=before.request.room, bytes_beside=before.request.bytes_beside)
     if before.graph != graph or before.request != as_then:
+        return None
+    if before.plan.is_noop and request.bytes_beside > before.request.bytes_beside:
         return None
     found = judge(graph, before.costs, request, before.plan, captured.bodies)
     return Planned(graph, before.costs, found, request) if found.keeps(request.budget) else None

@@ -72,6 +72,7 @@ class Entry:
     a device with others.
     `moves` counts the variables moved, in the whole process, when it was made: an entry that is
     older than the last move may refer to variables that are elsewhere now.
+    `renewals` counts how often it was planned again for others that share a device.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Entry:
     watch: Watch | None = None
     events: tuple[str, ...] = ()
     has_run: bool = False
+    renewals: int = 0
 
     @property
     def is_fit(self) -> bool:

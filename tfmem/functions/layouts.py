@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tfmem.bridge.feeds import Feeds
@@ -27,9 +27,9 @@ from tfmem.simulation.simulate import step_of
 _log = logging.getLogger("tfmem")
 
 RENEWALS = 3
-"""How often a function is planned again for others that share its device. More finds more functions
-a place beside each other, and plans longer where there is none."""
-
+"""How often a step is planned again for others that share its device, and how often before it runs,
+where what is free changes meanwhile. More finds more functions a place beside each other, and plans
+longer where there is none."""
 
 _TOO_LITTLE = (
     "functions planned since leave its plan less room than it was made for, and none that takes "
@@ -42,7 +42,6 @@ class Layouts:
 
     def __init__(self) -> None:
         self._tenants: dict[str, weakref.WeakSet[Tenant]] = {}
-        self._renewed: Counter[tuple[str, str]] = Counter()  # by function and device
 
     def move_in(self, entry: Entry) -> tuple[Tenant, ...]:
         """Lays free memory out as an entry's plans, and those that are there, want it."""
@@ -59,6 +58,22 @@ class Layouts:
             others.discard(tenant)
             if not others:
                 tenant.walls.clear()
+
+    def tries_left(self, entry: Entry, tries: int) -> int:
+        """Forgets plans that have no room in the chunks that are free now; they may be made anew.
+
+        Raises:
+          BudgetError: they were, as often as they may be.
+        """
+        self.move_out(entry.tenants)
+        if tries:
+            return tries - 1
+        places = ", ".join(tenant.device for tenant in entry.tenants if not tenant.is_fit)
+        raise BudgetError(
+            f"{entry.name}: what is free on {places} is too scattered for its plan, however often "
+            "it is made; make variables and functions with budgets before others, or raise the "
+            "budget"
+        )
 
     def renewed(
         self,
@@ -81,6 +96,8 @@ class Layouts:
             del entries[key]
         self.move_out(entry.tenants)
         try:
+            if entry.renewals >= RENEWALS:
+                raise BudgetError("it was planned again before")
             made = make(args, kwargs)
         except BudgetError:
             _log.warning("%s: %s", entry.name, _TOO_LITTLE)
@@ -90,7 +107,9 @@ class Layouts:
                 self._tenants[tenant.device].add(tenant)
             return entry
         _log.info("%s: planned again, for functions planned since share the device", entry.name)
-        return made
+        counted = replace(made, renewals=entry.renewals + 1)
+        entries.update({key: counted for key, known in entries.items() if known is made})
+        return counted
 
     def _moved_in(self, name: str, one: Planned, bodies: Bodies) -> Tenant | None:
         plan = one.plan
@@ -118,7 +137,7 @@ class Layouts:
         if found is None or (tenant and not _fits(tenant, found.free, ())):
             return False
         for other in others:
-            self._check(other, found.free, ())
+            other.is_fit &= _fits(other, found.free, ())
         return True
 
     def _lay_out(self, tenant: Tenant, others: Sequence[Tenant], room: Sequence[int]) -> None:
@@ -130,15 +149,8 @@ class Layouts:
         if sizes is None:
             sizes = layout([tenant.step], free)
             for one in (tenant, *others):
-                self._check(one, free, sizes or ())
+                one.is_fit &= _fits(one, free, sizes or ())
         tenant.walls += heap.partition(tenant.device, sizes or ())
-
-    def _check(self, tenant: Tenant, free: Sequence[int], apart: Sequence[int]) -> None:
-        """Finds out whether a plan still fits."""
-        name = tenant.name, tenant.device
-        if not _fits(tenant, free, apart) and self._renewed[name] < RENEWALS:
-            self._renewed[name] += 1
-            tenant.is_fit = False
 
 
 layouts = Layouts()

@@ -143,18 +143,22 @@ class Tracing:
         return self._left == 0
 
     def run(self, step: Callable[[], Any]) -> Any:
-        """Runs a step, traced unless it warms up; what is measured is kept after the last."""
-        self._left -= 1
-        if self._left >= _TRACED:
-            return step()
-        if not profiler.PROFILER.start():
+        """Runs a step, traced unless it warms up; what is measured is kept after the last.
+
+        One that ends with an error does not count.
+        """
+        if self._left > _TRACED:
+            result = step()
+        elif profiler.PROFILER.start():
+            try:
+                result = step()
+            finally:
+                traced = profiler.PROFILER.stop(self._request.device)
+            self._steps.append(traced)
+        else:
             self._left = 0
             return step()
-        try:
-            result = step()
-        finally:
-            traced = profiler.PROFILER.stop(self._request.device)
-        self._steps.append(traced)
+        self._left -= 1
         if self.is_done:
             self._keep()
         return result

@@ -23,14 +23,14 @@ def _key(item: Any) -> Hashable:
     if isinstance(item, tf.Tensor):
         shape = item.shape
         return item.dtype, tuple(shape) if shape.rank is not None else None
+    if isinstance(item, (np.ndarray, np.generic)):  # np.float64 is a float besides
+        return "array", item.dtype.str, item.shape
     if item is None or isinstance(item, (bool, int, float, str, bytes)):
         return type(item), item
     if isinstance(item, (tuple, list)):
         return (type(item), *map(_key, item))
     if isinstance(item, Mapping):
         return (type(item), *((name, _key(value)) for name, value in item.items()))
-    if isinstance(item, (np.ndarray, np.generic)):
-        return "array", item.dtype.str, item.shape
     return _object_key(item)
 
 

@@ -211,6 +211,7 @@ _NO_CONSTANT = ("Cannot parse tensor from proto", "Unable to evaluate a constant
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception, or one that caused it, says that memory ran out.
 
+    What was being handled counts too, but not where it was raised `from None`, as by TensorFlow.
     Where memory for a constant is missing, TensorFlow 2.21 cannot parse or evaluate the constant.
     """
     seen: BaseException | None = error
@@ -219,5 +220,5 @@ def is_out_of_memory(error: BaseException) -> bool:
             return True
         if any(text in str(seen) for text in _NO_CONSTANT):
             return True
-        seen = seen.__cause__ or seen.__context__
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return False
