@@ -18,6 +18,7 @@ from tests.support.captures import LOCAL, captured_from, only
 from tests.support.functions import CASES, matrix
 from tfmem.bridge.calls import flat_arguments
 from tfmem.bridge.capture import capture
+from tfmem.bridge.shapes import opaque_nbytes
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph.ir import ARG, VARIABLE, Value
 from tfmem.graph.ops import facts_of
@@ -341,3 +342,24 @@ def test_a_variable_that_only_a_raw_op_takes_is_known():
 
     captured = captured_from(step, tf.ones([64]))
     assert {id(variable) for variable in captured.variables.values()} == {id(weight), id(slot)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_mask_of_a_norm_fused_with_a_relu_is_as_large_as_the_kernel_makes_it(
+    dtype: str,
+) -> None:
+    for channels in (8, 12, 16, 24, 40):
+        shape = (2, 8, 8, channels)
+
+        def step(x: tf.Tensor, channels: int = channels) -> tuple[tf.Tensor, tf.Tensor]:
+            ones, zeros = tf.ones([channels]), tf.zeros([channels])
+            facts = {"scale": ones, "offset": zeros, "mean": zeros, "variance": ones}
+            y, *_, mask = tf.raw_ops.FusedBatchNormV3(x=x, **facts)
+            return tf.nn.relu(y), mask
+
+        _, mask = tf.function(step)(tf.cast(tf.random.normal(shape), dtype))
+        if not mask.shape.num_elements():
+            pytest.skip("another kernel than oneDNN's")
+        outputs = [shape, *[(channels,)] * 4, None]
+        found = opaque_nbytes("_FusedBatchNormEx", 5, outputs, dtype)
+        assert found == mask.shape.num_elements() * 4, channels

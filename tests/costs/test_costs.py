@@ -13,6 +13,7 @@ from tfmem.costs.static import static_costs, with_measured
 from tfmem.costs.types import Costs, Measured, Rates
 from tfmem.graph.bodies import Bodies, Body
 from tfmem.graph.ir import Graph
+from tfmem.graph.ops import LOSSES
 from tfmem.graph.text import parse
 from tfmem.simulation.callers import with_bodies
 from tfmem.simulation.contents import studied
@@ -291,6 +292,15 @@ def test_pooling_keeps_where_its_maxima_were() -> None:
     assert workspace(pool) == workspace(gradient) == ()
     assert passed(replace(pool, itemsize=8, dtype="float64"), on_gpu=False) == 0
     assert workspace(replace(gradient, itemsize=8, dtype="float64")) == (8 * 2**20,)
+
+
+@pytest.mark.parametrize("op", ["SoftmaxCrossEntropyWithLogits", LOSSES[-1]])
+def test_a_loss_makes_a_number_for_each_row_first(op: str) -> None:
+    """As much as the logits of a third of three classes: pixels of a segmentation, say."""
+    rows = (4, 64, 64)
+    call = Call(op, [(*rows, 3), rows], [rows, (*rows, 3)])
+    assert workspace(call) == (4 * 4 * 64 * 64, 0)
+    assert workspace(call, on_gpu=True) == workspace(call)
 
 
 def test_unknown_shapes_and_other_ops_have_none() -> None:

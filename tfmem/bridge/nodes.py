@@ -77,8 +77,10 @@ class Reader:
             shape = self._known.get(value, as_shape(tensor.shape))
             sizes.append(self._nbytes(value, node_def.op, tensor.dtype, shape, inputs))
         if node_def.op in shapes.OPAQUE_OPS:
-            outputs = [full(t.shape) for t in op.outputs]
-            opaque = (shapes.opaque_nbytes(node_def.op, i, outputs) for i in range(len(sizes)))
+            outputs, dtype = [full(t.shape) for t in op.outputs], op.outputs[0].dtype.name
+            opaque = (
+                shapes.opaque_nbytes(node_def.op, i, outputs, dtype) for i in range(len(sizes))
+            )
             sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
         if device_names.is_gpu(node_def.device):
             for i, tensor in enumerate(op.outputs):

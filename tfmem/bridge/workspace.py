@@ -16,6 +16,7 @@ from math import prod
 import tensorflow as tf
 
 from tfmem.bridge.shapes import Call, Shape
+from tfmem.graph.ops import LOSSES
 
 _TARGET, _CACHE = 30 * 2**20, 256 * 2**10
 """Bytes that TensorFlow takes the third and the second level of a CPU's cache to have."""
@@ -173,6 +174,11 @@ def _reduction(call: Call, inputs: list[Shape], out: Shape) -> int:
     return prod(inputs[0]) * call.itemsize if len(groups) > 3 else 0
 
 
+def _loss(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+    """A number for each row, made before the losses, which are as many."""
+    return prod(out) * call.itemsize, 0
+
+
 def passed(call: Call, on_gpu: bool) -> int:
     """Bytes that a node's kernel passes on to that of its gradient, beside its outputs.
 
@@ -197,6 +203,7 @@ _Rule = Callable[[Call, list[Shape], Shape], int | tuple[int, ...]]
 
 _RULES: dict[str, _Rule] = {
     "Einsum": _einsum,
+    **dict.fromkeys(LOSSES, _loss),
     **{op: _reduction for op in ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")},
 }
 

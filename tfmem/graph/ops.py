@@ -97,7 +97,7 @@ _HEAVY_FORWARDING = {
     # oneDNN adds in place: input 3, where it has the output's size, is what is added.
     **dict.fromkeys(("_FusedMatMul", "_FusedConv2D"), (3,)),
 }
-_LOSSES = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
+LOSSES = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 
 # Pure and light, with an output of its own, or taken to have one: some kernels here and below take
 # an input over on the CPU and not on a GPU (the gradients of pooling, matrix inverses).
@@ -254,7 +254,7 @@ TABLE: dict[str, Facts] = {
     **_group(_BINARY, Facts(inplace=(0, 1), is_light=True)),
     **{op: Facts(inplace=inputs, is_light=True) for op, inputs in _FORWARDING.items()},
     **{op: Facts(inplace=inputs) for op, inputs in _HEAVY_FORWARDING.items()},
-    **{op: Facts(inplace=(0,), taker=1) for op in _LOSSES},
+    **{op: Facts(inplace=(0,), taker=1) for op in LOSSES},
     **_group(_RANDOM, Facts(is_stateful=True, is_random=True)),
     **_updates(_UPDATES, is_sparse=False),
     **_updates(_SPARSE_UPDATES, is_sparse=True),
