@@ -76,10 +76,11 @@ def test_out_of_memory_is_found_among_causes_and_in_constants():
     assert is_out_of_memory(wrapped)
     assert is_out_of_memory(ValueError("Cannot parse tensor from proto: dtype: DT_FLOAT"))
     assert not is_out_of_memory(Error("of memory"))
-    wrapped.__cause__, wrapped.__context__ = None, MemoryError()
-    assert is_out_of_memory(wrapped)
-    wrapped.__suppress_context__ = True  # raised from None while a user fell back to less
-    assert not is_out_of_memory(wrapped)
+    handling = Error("raised while another was handled")
+    handling.__context__ = MemoryError()
+    assert is_out_of_memory(handling)
+    handling.__suppress_context__ = True  # raised from None while a user fell back to less
+    assert not is_out_of_memory(handling)
 
 
 def test_other_endings_are_told_apart():
