@@ -145,7 +145,7 @@ def test_the_tightest_budget_is_found_and_its_row_stays(tmp_path, monkeypatch):
     assert wild.main([*asked, f"--rows={rows}"]) == 0
     kept = [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
     looked = [row for row in kept if row["share"].startswith("tightest")]
-    assert sorted(row["budget"] for row in looked) == sorted(tried[1:]), "each budget tried has its row"
+    assert sorted(row["budget"] for row in looked) == sorted(tried[1:]), "a row for each"
     tightest = min(row["budget"] for row in looked if row["outcome"] == "kept")
     assert enough <= tightest <= 1.03 * enough
     assert max(tried) == 120 * MIB, "nothing above what is known to be kept"
