@@ -145,7 +145,7 @@ class Device:
         if node.op == "ReadVariableOp":
             self.hold_outputs(node, Value(node.name), self.variables[node.inputs[0].node])
         elif node.op.startswith("Assign"):
-            self.update(node, read[0])
+            self.update(node)
         elif node.op in VIEWS:
             self.hold_outputs(node, Value(node.name), read[0])
         else:
@@ -157,15 +157,12 @@ class Device:
                 fresh = None if reusable else self.allocate(self.graph.nbytes(value))
                 self.hold_outputs(node, value, fresh or reusable[0])
 
-    def update(self, node: Node, value: Storage) -> None:
+    def update(self, node: Node) -> None:
         name = node.inputs[0].node
         old = self.variables[name]
-        if node.op == "AssignVariableOp":
-            new = value
-        elif old.holders == ["variable"]:
+        if old.holders == ["variable"]:
             return
-        else:
-            new = self.allocate(self.graph.by_name[name].nbytes[0])
+        new = self.allocate(self.graph.by_name[name].nbytes[0])
         old.holders.remove("variable")
         new.holders.append("variable")
         self.variables[name] = new

@@ -3,10 +3,10 @@
 A variable that lies elsewhere after each step leaves another hole each time, until what is free is
 shattered. Two kinds of update move one.
 
-*Assignment* adopts the buffer of what is assigned. All rows are written instead, if the variable is
-large; for that its old contents are not needed any more, or it is copied first, as for any update::
+*Assignment* adopts the buffer of what is assigned. Everything is written instead; for that its old
+contents are not needed any more, or it is copied first, as for any update::
 
-    Assign(w, x, ^a)            w=/update = ResourceStridedSliceAssign(w[:], x, ^a)
+    Assign(w, x, ^a)            w=/update = ResourceStridedSliceAssign(w[...], x, ^a)
                                 w= = DisableCopyOnRead(w, ^w=/update)
 
 *Dense updates of variables whose rows are accessed*: such an op (`Facts.is_sparse`) sets a variable
@@ -65,7 +65,7 @@ def update_in_place(
         if kind == UPDATE:
             added += update.without_copy()
         elif node.input[0] not in resizable:
-            added += update.of_all_rows()
+            added += update.of_everything()
     return added
 
 
@@ -101,18 +101,16 @@ class _Update:
             made += [dense, gather]
         return self._replaced(made) if handles else []
 
-    def of_all_rows(self) -> list[NodeDef]:
-        """An assignment as one of all rows, whatever their bounds are said to be."""
+    def of_everything(self) -> list[NodeDef]:
+        """An assignment as one of all that an ellipsis stands for, whatever its bounds say."""
         (variable,) = self.variables
-        if not self.form.stays(variable):
-            return []
         bounds = self._constant([1], tf.int32)
         handle, value, *waits = self.node.input
         inputs = [handle, *[self._output(bounds)] * 3, value, *waits]
         update = self._new(_UPDATE, "ResourceStridedSliceAssign", inputs)
         update.attr["T"].type = self.node.attr["dtype"].type
         update.attr["Index"].type = tf.int32.as_datatype_enum
-        update.attr["begin_mask"].i = update.attr["end_mask"].i = 1
+        update.attr["ellipsis_mask"].i = 1
         made = [bounds, update]
         if variable not in self.form.copied:
             made.append(self._new(_DENSE, "DisableCopyOnRead", [handle, f"^{update.name}"]))

@@ -45,7 +45,6 @@ class Compact:
       outputs: each node's values in the order in which they are allocated.
       variables: numbers of the variables each node holds, reads or updates.
       copied: numbers of the variables in copy-on-read mode.
-      assigned: most bytes of what is assigned to each variable that is assigned.
       variable_nodes: node of each variable.
       predecessors: nodes each node waits for, each once.
       successors: nodes that wait for each node, each once.
@@ -72,7 +71,6 @@ class Compact:
     outputs: list[Sequence[int]] = field(default_factory=list)
     variables: list[tuple[int, ...]] = field(default_factory=list)
     copied: set[int] = field(default_factory=set)
-    assigned: dict[int, int] = field(default_factory=dict)
     variable_nodes: list[int] = field(default_factory=list)
     predecessors: list[tuple[int, ...]] = field(default_factory=list)
     successors: list[list[int]] = field(default_factory=list)
@@ -106,14 +104,6 @@ class Compact:
             if self.kind[node] not in (VIEW, HANDLE) or self.source[node] < 0:
                 return value
             value = self.source[node]
-
-    def stays(self, variable: int) -> bool:
-        """Whether a rewritten function writes a variable where it lies (`bridge.in_place`).
-
-        What a loop or branch is given as a handle has no bytes there; what is assigned has.
-        """
-        nbytes = max(self.nbytes[self.handle(variable)], self.assigned.get(variable, 0))
-        return variable in self.copied or nbytes > SMALL
 
     def number_of(self, value: Value) -> int:
         """The number of a value.
@@ -235,9 +225,6 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _R
     kind, source = _kind_of(node, facts, inputs, handles, touched)
     if kind == HANDLE and node.op != VARIABLE:
         handles[made.first[-2]] = handles[source]
-    if kind == ASSIGN:
-        (variable,) = touched
-        made.assigned[variable] = max(made.nbytes[source], made.assigned.get(variable, 0))
     made.kind.append(kind)
     made.source.append(source if kind in (VIEW, ASSIGN, HANDLE) else -1)
     read = [*references.read(inputs), *_passed(made, facts, inputs)]

@@ -274,7 +274,7 @@ class Liveness:
     def _assign(self, node: int, buffer: int, host: bool) -> None:
         (variable,) = self.graph.variables[node]
         old = self.variable[variable]
-        if self.program.is_rewritten and self.graph.stays(variable):
+        if self.program.is_rewritten:
             self._update(node, host)
             return
         if variable in self.graph.copied:

@@ -215,8 +215,7 @@ class Frame(Liveness):
             self.holdings.drop(thing)
 
     def _assign(self, node: int, buffer: int, host: bool) -> None:
-        thing, (variable,) = self.things[buffer], self.graph.variables[node]
-        is_adopted = not (self.program.is_rewritten and self.graph.stays(variable))
+        thing, is_adopted = self.things[buffer], not self.program.is_rewritten
         if is_adopted and isinstance(thing, Tensor) and thing.buffer >= 0:
             self.holdings.adopt(thing.buffer)
         super()._assign(node, buffer, host)
