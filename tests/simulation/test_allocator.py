@@ -14,6 +14,7 @@ from tfmem.costs.types import HOLE, SWITCH, WALLS, Asked, Costs, Feed
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
+from tfmem.simulation import replay
 from tfmem.simulation.allocator import Bfc, Chunk
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.layout import layout, within
@@ -148,16 +149,35 @@ def test_arguments_that_another_thread_makes_come_as_the_step_before_begins() ->
     pool = Recorded()
     step_of(graph, Costs()).run(pool, Caller.AHEAD, steps=30)
     asked = [size for size in pool.asked if size >= MIB]
-    first, rest = asked[:4], asked[4:]
-    assert first == [x, *own]  # its next is there already
-    assert rest == 29 * [x, *own]
+    assert asked == [*30 * [x, *own], x]  # the next ones of the first are there already
     pools = {caller: Recorded() for caller in (Caller.AHEAD, Caller.EARLY)}
     for caller, pool in pools.items():
         step_of(graph, Costs()).run(pool, caller, steps=30)
     early, ahead = pools[Caller.EARLY].most[x], pools[Caller.AHEAD].most[x]
     assert early - ahead == x  # the old ones are there still
+    held = [Caller.EARLY.is_early(step, 8) for step in range(8)]
+    assert held == [True, True, True, True, False, True, False, True]
+    assert not any(Caller.AHEAD.is_early(step, 8) for step in range(8))
     assert step_of(graph, Costs()).kinds == (Caller.SAME, Caller.NEW)
     assert step_of(graph, Costs(fed=Feed())).kinds == tuple(Caller)
+
+
+def test_arguments_side_by_side_are_one_chunk_where_both_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those after the next are in the chunk of `a` then."""
+    graph = parse(f"""
+        x = _Arg() [{4 * MIB}] @{DEVICE}
+        a = MatMul(x:0) [{6 * MIB}] @{DEVICE}
+        b = MatMul(a:0) [{3 * MIB}] @{DEVICE}
+        c = MatMul(b:0) [{6 * MIB}] @{DEVICE}
+        d = MatMul(c:0) [1024] @{DEVICE}
+        return d:0""")
+    step, fits = step_of(graph, Costs(fed=Feed())), []
+    for places in (((1.0, False),), ((1.0, True),)):
+        monkeypatch.setattr(replay, "PLACES", places)
+        fits.append(step.within_apart((12 * MIB + 2**16,), (4 * MIB, 6 * MIB), steps=8).fits)
+    assert fits == [True, False]
 
 
 IN_THE_MIDDLE = f"""

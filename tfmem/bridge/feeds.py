@@ -17,7 +17,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,16 @@ _POLL = 0.0003
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 """Of a second, in which the system counts what a thread has run."""
+
+_BATCHING = {"BatchV2", "PaddedBatchV2", "ParallelBatch"}
+_CHOOSING = {"FiniteSkip", "FiniteTake", "Shard", "Shuffle", "ShuffleAndRepeat"}
+_REPEATING = {"FiniteRepeat", "ForeverRepeat", "MemoryCache", "MemoryCacheImpl"}
+_HANDING_ON = {"Root", "Prefetch", "Zip", "Concatenate", *_BATCHING, *_CHOOSING, *_REPEATING}
+"""Stages of pipelines that make no rows, but pass on those that they are given."""
+
+_SLICES, _ALIGNED = "TensorSlice", 64
+"""The stage that gives out rows of a tensor where they lie, if their bytes are a multiple of this;
+it copies others (`MaybeCopySubSlice` of TensorFlow)."""
 
 _Made = dict[int, int]
 """Elements that each stage of a pipeline has made, by its number."""
@@ -164,6 +174,20 @@ def rows_kept(nbytes: int) -> int:
         for stage in stages
         if nbytes <= stage.buffered_bytes / (stage.buffered_elements or 1) <= 1.5 * nbytes
     )
+
+
+def rows_made(rows: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Those of some rows of batches that pipelines make, and not only slice from tensors.
+
+    Args:
+      rows: bytes of a row of each component, and how many a batch has.
+    """
+    models = [_model(one) for one in _held()]
+    stages = [stage for model in models for stage in model.nodes.values()]
+    are_sliced = all(model.nodes for model in models) and all(
+        stage.name in _HANDING_ON if stage.inputs else stage.name == _SLICES for stage in stages
+    )
+    return ((size, count) for size, count in rows if not are_sliced or size % _ALIGNED)
 
 
 def has_begun(handle: tf.Tensor) -> bool:

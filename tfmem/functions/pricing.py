@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from tfmem.bridge import batches
 from tfmem.bridge.capture import Captured
-from tfmem.bridge.feeds import is_fed, rows_kept
+from tfmem.bridge.feeds import is_fed, rows_kept, rows_made
 from tfmem.costs import history, profiler
 from tfmem.costs.static import static_costs, with_link, with_measured
 from tfmem.costs.types import Costs, Feed, Link, Measured, Rates
@@ -81,7 +81,7 @@ def _feed(captured: Captured, costs: Costs, request: Request) -> Feed:
     kept = ceil(rows_kept(row) / batch) if row else 0
     most = int(_KEPT * (request.budget or 0) / max(1, row * batch))
     return Feed(
-        tuple((costs.allocated(size), count) for size, count in rows),
+        tuple((costs.allocated(size), count) for size, count in rows_made(rows)),
         min(kept, most),
         tuple(map(costs.allocated, taken)),
     )

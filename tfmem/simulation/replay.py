@@ -44,8 +44,7 @@ more padding. Would change if real layouts were recorded."""
 
 SMALL_HOLES, SMALL_HOLE_SIZES = 16, tuple(GRAIN << shift for shift in range(7))
 """Small holes of each size (bytes) that building a model leaves. Without them small tensors break
-up large free chunks more than was measured: a ResNet-50 was predicted 3 % too high. Would change
-if real layouts were recorded."""
+up large free chunks more than was measured: a ResNet-50 was predicted 3 % too high."""
 
 PIECE = SMALL
 """Bytes of the chunks that small buffers are served from, and of the largest buffers that count as
@@ -57,10 +56,9 @@ ways that differ little."""
 
 PLACES = ((1.0, True), (1.5, False))
 """How the first arguments may lie, which nothing tells: by how much their chunks are larger than
-what was asked for, which is less than twice, and whether they lie side by side, to be one chunk
-when they are free. Two of three plans of a ResNet-RS had no room with the last of these, and ran
-out of memory in step 3; the other one in none of 14. A second-order step of two arguments ran out
-of memory in 3 of 4 runs where both lay apart in all replays, in 1 of 6 with the first of these."""
+what was asked for, which is less than twice, and whether they lie side by side, with the next ones
+if these are there, to be one chunk when they are free. Without one of these or the other accepted
+plans ran out of memory in step 3 to 24 (a ResNet-RS, a second-order step, a CSPDarkNet)."""
 
 SPARE_PIECES, SPARE = 8, 0.25
 """Pieces, and part of the pieces that a plan needs, that are kept for what it does not foresee."""
@@ -190,26 +188,27 @@ class Replay:
             pool = Bfc(())
             rows = self._rows_kept(pool, padding) if caller.is_fed else []
             chunks = dict[int, Chunk]()
-            for group in self._groups(is_joined):
+            for group in self._groups(is_joined, caller):
                 given = pool.given(*(self._size(b, padding) for b in group))
                 chunks.update(zip(group, given, strict=True))
             pool.in_use = sum(self._sizes[b] for b in self._given)
+            pool.in_use += sum(chunk.size for b, chunk in chunks.items() if b < 0)
             pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
             for nbytes in parted(room, apart, self.rows):
                 pool.add(nbytes)
             pools.append(pool)
-            peaks.append(self.run(pool, caller, steps, chunks, padding, rows))
+            peaks.append(self.run(pool, caller, steps, chunks, rows))
             if not pool.fits:
                 break
         return _allocation(pools, peaks)
 
-    def _groups(self, is_joined: bool) -> Iterator[Sequence[int]]:
+    def _groups(self, is_joined: bool, caller: Caller) -> Iterator[Sequence[int]]:
         """What is there before the first step; those of a group lie side by side."""
-        if is_joined:
-            yield tuple(self._arguments)
-        for b in self._given:
-            if not (is_joined and b in self._arguments):
-                yield (b,)
+        ahead = [_next(b) for b in self._arguments] if caller.is_fed else []
+        large = [b for b in self._arguments if is_joined and self._sizes[b] > self.piece]
+        joined = (*large, *(b for b in ahead if _next(b) in large))
+        yield joined
+        yield from ((b,) for b in (*self._given, *ahead) if b not in joined)
 
     def _rows_kept(self, pool: Bfc, padding: float) -> list[Chunk]:
         """The rows that pipelines keep, side by side where they were made, in any order.
@@ -225,6 +224,7 @@ class Replay:
 
     def _size(self, given: int, padding: float) -> int:
         """Bytes of the chunk of what was there before, if arguments are padded so much."""
+        given = max(given, _next(given))
         nbytes = self._sizes[given]
         return _padded(nbytes, padding) if given in self._arguments else nbytes
 
@@ -286,7 +286,6 @@ class Replay:
         caller: Caller,
         steps: int,
         chunks: dict[int, Chunk] | None = None,
-        padding: float = 1.0,
         rows: Sequence[Chunk] = (),
     ) -> list[int]:
         """Most bytes in use in each step, beside what was there before.
@@ -297,13 +296,15 @@ class Replay:
           steps: how many.
           chunks: the buffers that were there before the first step, which count; None to ask for
             them, what is in use now being no part of the program.
-          padding: how much larger than themselves the first arguments' chunks are.
           rows: chunks that rows leave for those kept apart for them, a batch in each step; in use
             as much as before.
         """
         before = pool.in_use if chunks is None else 0
         if chunks is None:
             chunks = {b: pool.allocate(self._sizes[b]) for b in self._given}
+            ahead = self._arguments if caller.is_fed else ()
+            chunks |= {_next(b): pool.given(self._sizes[b])[0] for b in ahead}
+        before += sum(chunk.size for b, chunk in chunks.items() if b < 0)  # counted besides
         chunks |= {b: pool.allocate(self._sizes[b]) for b in self._constants}
         for nbytes in self._staying:
             pool.allocate(nbytes)
@@ -312,14 +313,9 @@ class Replay:
             variables.setdefault(self._sizes[b], deque()).append(b)
         renews = caller is not Caller.SAME
         asked = self._requests(set(self._outputs) if renews else set())
-        if caller.is_fed:  # the first are there, and counted besides
-            chunks |= {_next(b): pool.given(self._size(b, padding))[0] for b in self._arguments}
-            before += sum(chunks[_next(b)].size for b in self._arguments)
         peaks: list[int] = []
         returned: list[Chunk] = []
         for step in range(steps):
-            if caller is Caller.AHEAD and step:
-                self._make_next(pool, chunks)
             peaks.append(self._most(pool, asked, chunks, variables) - before)
             keeper = self._keeper.items()  # all at once: one may be given what another had
             chunks |= {old: chunks.pop(new) for new, old in keeper if new in chunks}
@@ -327,23 +323,27 @@ class Replay:
                 for chunk in returned:
                     pool.release(chunk)
                 returned = [chunks.pop(number) for number in self._returned]
-                self._change_arguments(pool, caller, chunks)
+                self._change_arguments(pool, caller, chunks, caller.is_early(step, steps))
             count = len(self._batch) + len(self._taken)
             for row in rows[step * count :][:count]:
                 pool.in_use += row.size
                 pool.release(row)
         return peaks
 
-    def _change_arguments(self, pool: Bfc, caller: Caller, chunks: dict[int, Chunk]) -> None:
-        """Lets go of a step's arguments; those of the next one are made by now."""
-        if caller is Caller.NEW:
+    def _change_arguments(
+        self, pool: Bfc, caller: Caller, chunks: dict[int, Chunk], is_early: bool
+    ) -> None:
+        """Lets go of a step's arguments; those of the next one are made by then."""
+        if not caller.is_fed:
             self._make_next(pool, chunks)
         old = [chunks[b] for b in self._arguments]
         chunks |= {b: chunks.pop(_next(b)) for b in self._arguments}
-        if caller is Caller.EARLY:
+        if is_early:
             self._make_next(pool, chunks)
         for chunk in old:
             pool.release(chunk)
+        if caller.is_fed and not is_early:
+            self._make_next(pool, chunks)
 
     def _make_next(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
         for b in self._arguments:
