@@ -31,7 +31,7 @@ from tfmem.functions.layouts import RENEWALS, layouts
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
 from tfmem.functions.tracing import traced
-from tfmem.functions.watch import watch_of
+from tfmem.functions.watch import go_on, watch_of
 from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
 from tfmem.plan import Plan
@@ -235,9 +235,8 @@ class Optimized:
 
     def _put(self, entry: Entry, instead: Entry) -> None:
         """Puts an entry in the place of another, for all signatures that it is for."""
-        for key, known in tuple(self._entries.items()):
-            if known is entry:
-                self._entries[key] = instead
+        known = tuple(self._entries.items())
+        self._entries.update({key: instead for key, one in known if one is entry})
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
@@ -325,7 +324,7 @@ class Optimized:
             with self._lock:
                 if entry is not None and not entry.is_stale:
                     return layouts.renewed(entry, self._entries, self._prepared, args, kwargs)
-                entry = self._shared(args, kwargs) or self._prepared(args, kwargs)
+                return go_on(self._shared(args, kwargs) or self._prepared(args, kwargs), entry)
         return entry
 
     def _shared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:

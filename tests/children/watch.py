@@ -32,12 +32,14 @@ class Network:
     prints: bool = False
     dies: bool = False
     in_branch: bool = False
+    seed: int | None = 7  # to set one lets random ops with one of their own begin again, too
     variables: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         import tensorflow as tf
 
-        tf.random.set_seed(7)
+        if self.seed is not None:
+            tf.random.set_seed(self.seed)
         shape = [self.width, self.width]
         self.weights = [
             tf.Variable(tf.random.stateless_normal(shape, seed=[i, 0]) / self.width**0.5)
@@ -225,17 +227,20 @@ def shuffled() -> dict[str, Any]:
     }
 
 
-def in_turn(budget: int | None) -> dict[str, Any]:
-    """A step that fills what is free; then another's variables are made, and both take turns."""
+def in_turn(budget: int | None, is_counted: bool = False) -> dict[str, Any]:
+    """A step that fills what is free; then another's variables are made, and both take turns.
+
+    If it is counted what random ops have given out its first steps are watched, too.
+    """
     import tensorflow as tf
 
-    def made(rows: int) -> tuple[Any, Any]:
-        network = Network(rows=rows, has_counters=False)
+    def made(rows: int, seed: int | None = None) -> tuple[Any, Any]:
+        network = Network(rows=rows, has_counters=is_counted, seed=seed)
         step = tf.function(network.step)
         batch = next(iter(network.batches()))
-        return (tfmem.optimize(step, budget=budget, watch=False) if budget else step), batch
+        return (tfmem.optimize(step, budget=budget, watch=is_counted) if budget else step), batch
 
-    first, batch = made(2048)
+    first, batch = made(2048, 7)
     losses = [float(first(batch))]
     peaks = [plan.peak_bytes for plan in first.plans] if budget else []
     second, other = made(1024)

@@ -167,11 +167,12 @@ def test_two_threads_make_their_steps_in_turn() -> None:
     assert found["events"]
 
 
-def test_functions_that_take_turns_share_what_is_free() -> None:
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_functions_that_take_turns_share_what_is_free(is_counted: bool) -> None:
     """The second makes variables, for which the first has to be planned again, with less."""
     budget = 56 * MIB
-    plain = run(NO_LIMIT, None, function="in_turn")
-    found = run(budget, budget, function="in_turn")
+    plain = run(NO_LIMIT, None, is_counted, function="in_turn")
+    found = run(budget, budget, is_counted, function="in_turn")
     assert found["losses"] == plain["losses"]
     assert found["peak"] <= budget < plain["peak"]
     before, after = found["peaks"]

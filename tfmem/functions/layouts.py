@@ -18,6 +18,7 @@ from tfmem.bridge.feeds import Feeds
 from tfmem.errors import BudgetError
 from tfmem.functions.arguments import stand_ins
 from tfmem.functions.entry import Entry, Planned, Tenant
+from tfmem.functions.watch import go_on, why_not_anew
 from tfmem.graph.bodies import Bodies
 from tfmem.planning.nested import charge
 from tfmem.runtime import heap, memory
@@ -32,8 +33,8 @@ where what is free changes meanwhile. More finds more functions a place beside e
 longer where there is none."""
 
 _TOO_LITTLE = (
-    "functions planned since leave its plan less room than it was made for, and none that takes "
-    "less was found: its next steps may run out of memory; raise the budget of one of them"
+    "functions planned since leave its plan less room than it was made for, and it is kept: its "
+    "next steps may run out of memory; raise the budget of one of them"
 )
 
 
@@ -98,16 +99,18 @@ class Layouts:
         try:
             if entry.renewals >= RENEWALS:
                 raise BudgetError("it was planned again before")
+            if why_not := why_not_anew(entry):
+                raise BudgetError(why_not)
             made = make(args, kwargs)
-        except BudgetError:
-            _log.warning("%s: %s", entry.name, _TOO_LITTLE)
+        except BudgetError as error:
+            _log.warning("%s: %s (%s)", entry.name, _TOO_LITTLE, error)
             entries.update(dict.fromkeys(keys, entry))
             for tenant in entry.tenants:
                 tenant.is_fit = True
                 self._tenants[tenant.device].add(tenant)
             return entry
         _log.info("%s: planned again, for functions planned since share the device", entry.name)
-        counted = replace(made, renewals=entry.renewals + 1)
+        counted = replace(go_on(made, entry), renewals=entry.renewals + 1)
         entries.update({key: counted for key, known in entries.items() if known is made})
         return counted
 

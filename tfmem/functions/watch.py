@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.effects import Effects, effects_of
 from tfmem.errors import Error
-from tfmem.functions.entry import Planned
+from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.lessons import Risk
 from tfmem.functions.pricing import Tracing
 from tfmem.options import Options
 from tfmem.runtime import memory
+
+_log = logging.getLogger("tfmem")
 
 WATCHED = 5
 """Steps of each plan that are watched. The first has its memory still to get, and the padding of
@@ -21,6 +24,8 @@ comes late, fewer cost less."""
 
 REPLANS = 3
 """Times that an input signature is planned again. Sizes that are wrong by a fifth need two."""
+
+_BEGIN_AGAIN = "its random ops with a seed would give other numbers in a new function"
 
 
 @dataclass
@@ -33,6 +38,7 @@ class Watch:
       tracing: the steps that are traced for the next plan, if that was asked for.
       left: how many steps of the plan are still to be watched.
       made: how many have ended since the first one, whatever their plans.
+      behind: how many of them the random kernels of a new function have still to make.
       signature: of the arguments of the first one.
       is_even: whether each of them moved the counters of random kernels alike.
       replans: how often it was planned again.
@@ -47,6 +53,7 @@ class Watch:
     tracing: Tracing | None = None
     left: int = WATCHED
     made: int = 0
+    behind: int = 0
     signature: Hashable = None
     is_even: bool = True
     replans: int = 0
@@ -61,10 +68,23 @@ class Watch:
         is_compared = self.is_copied and self.left > 0 and not self.is_settled
         return not is_compared and self.tracing is None and not self.due
 
+    def why_not_anew(self) -> str:
+        """Why random kernels would not go on with their numbers in a new function; "" if so."""
+        effects = self.effects
+        if not effects.counts or not self.made:
+            return ""
+        if effects.lasting or not effects.is_counted or not self.is_even:
+            return (
+                f"{_BEGIN_AGAIN}, and how many they have given out is not known (they are in a "
+                "loop or branch, or shapes differ from step to step)"
+            )
+        return ""
+
     def follow(self, before: Watch) -> None:
         """Goes on where the watch of the plan before ended."""
         self.made, self.signature = before.made, before.signature
         self.is_even, self.replans = before.is_even, before.replans
+        self.behind = self.made if self.effects.counts else 0
 
 
 def watch_of(
@@ -85,6 +105,24 @@ def watch_of(
     if not is_copied and tracing is None:
         return None
     return Watch(effects_of(captured), is_copied, tracing)
+
+
+def why_not_anew(entry: Entry) -> str:
+    """As of a watch, for an entry that may have none any more."""
+    if entry.rewritten is None or not entry.rewritten.has_run:
+        return ""
+    if entry.watch is not None and entry.watch.is_copied:
+        return entry.watch.why_not_anew()
+    return _BEGIN_AGAIN if effects_of(entry.captured).counts else ""
+
+
+def go_on(made: Entry, before: Entry | None) -> Entry:
+    """Lets an entry go on where the one whose place it takes ended; says so if it cannot."""
+    if before is not None and (why_not := why_not_anew(before)):
+        _log.warning("%s: planned again, for variables have moved: %s", made.name, why_not)
+    elif before is not None and before.watch is not None and made.watch is not None:
+        made.watch.follow(before.watch)
+    return made
 
 
 def _is_counted(device: str) -> bool:

@@ -103,7 +103,6 @@ class _Step:
         self._args, self._kwargs = args, kwargs
         self._copy: Snapshot | None = None
         self._taken: dict[str, Supply] = {}
-        self._behind = 0
         self._why_not = "" if entry.watch.is_copied else "It is not made again, as is asked for"
 
     def run(self) -> Any:
@@ -195,12 +194,13 @@ class _Step:
 
     def _catch_up(self) -> None:
         """Brings the random kernels of a new function to where those before it were."""
-        if self._behind:
-            assert self._copy is not None
-            for _ in range(self._behind):
+        behind, self._watch.behind = self._watch.behind, 0
+        if behind and self._copy is None:
+            self._tell(f"planned again, and random ops with a seed begin again: {self._why_not}")
+        elif behind and self._copy is not None:
+            for _ in range(behind):
                 self._once()
             self._copy.restore()
-            self._behind = 0
 
     def _end(self) -> None:
         """Notes what the step took; nothing is watched after the last one."""
@@ -299,18 +299,10 @@ class _Step:
 
     def _why_not_anew(self) -> str:
         """Why random kernels would not go on with their numbers in a new function; "" if so."""
-        watch, effects = self._watch, self._watch.effects
-        if not effects.counts or not watch.made:
-            return ""
-        if self._copy is None or effects.lasting:
+        watch = self._watch
+        if watch.effects.counts and watch.made and self._copy is None:
             return self._why_not or "it has random ops with a seed, and its steps are not copied"
-        if not effects.is_counted or not watch.is_even:
-            return (
-                "its random ops with a seed would give other numbers in a new function, and how "
-                "many they have given out is not known (they are in a loop or branch, or shapes "
-                "differ from step to step)"
-            )
-        return ""
+        return watch.why_not_anew()
 
     def _plan_for(self, learned: Mapping[str, int]) -> bool:
         """Plans so that as much is left free, or as much as can be; False if that is no more."""
@@ -364,10 +356,9 @@ class _Step:
         except Error as error:
             self._put(replace(self._entry, tenants=layouts.move_in(self._entry)))
             return error
-        if made.watch is not None:
-            made.watch.follow(self._watch)
-            self._watch = made.watch
-        self._behind = self._watch.made if self._watch.effects.counts else 0
+        watch = self._watch if made.watch is None else made.watch
+        watch.follow(self._watch)
+        self._watch = watch
         self._put(replace(made, events=self._entry.events), made)
         gc.collect()  # a function that is gone still holds its constants on the device
         return None
