@@ -23,6 +23,10 @@ _FOLDERS = (Path(__file__).parent.parent.parent, sysconfig.get_path("purelib"))
 
 _FULL = ("OOM when allocating", "ran out of memory trying to allocate")
 
+_ACTED = ("planned again: ", "it is made once more")
+"""What tfmem says when a watched step took more than its budget, and something was done about it;
+a plan that is another before any step ended, as with an iterator that is known late, is no such."""
+
 
 @dataclass(frozen=True)
 class Events:
@@ -118,7 +122,7 @@ def _measured(events: Events, from_step: int) -> dict[str, Any]:
         "step_seconds": statistics.median(one["seconds"] for one in steps) if steps else None,
         "noop": planned[0]["reason"] if planned else "",
         "least": _least(events, least),
-        "replanned": len(again),
+        "replanned": _times_acted(events),
         "warnings": _warnings(events),
     }
 
@@ -126,6 +130,11 @@ def _measured(events: Events, from_step: int) -> dict[str, Any]:
 def _least(events: Events, least: Sequence[dict[str, Any]]) -> int | None:
     refusals = [one["least"] for one in events.of("error") if one.get("least")]
     return max([*(one["nbytes"] for one in least), *refusals], default=None)
+
+
+def _times_acted(events: Events) -> int:
+    lines = [one["text"] for one in events.of("log") if one["level"] == "WARNING"]
+    return sum(any(text in line for text in _ACTED) for line in lines)
 
 
 def _warnings(events: Events) -> list[str]:

@@ -93,7 +93,21 @@ def test_what_is_predicted_is_what_the_last_plan_of_each_function_says():
     again = PLANNED | {"event": "replanned", "predicted": 4 * MIB}
     row = verdict(told(*START, PLANNED, other, RUNNING, again, *steps(1.0, 0.5, 0.25), END))
     assert row["predicted"] == 5 * MIB
-    assert row["replanned"] == 1
+    assert row["replanned"] == 0
+
+
+def test_the_closed_loop_acted_where_a_step_that_took_too_much_was_answered():
+    lines = [
+        {"event": "log", "step": 1, "level": level, "text": text}
+        for level, text in (
+            ("WARNING", "step: step 1 was out of memory at Tile; planned again: 2 MiB are left"),
+            ("WARNING", "step: step 2 was out of memory; no way back: it is made once more"),
+            ("WARNING", "step: functions planned since leave its plan less room"),
+            ("INFO", "step: planned again, for functions planned since share the device"),
+        )
+    ]
+    row = verdict(told(*START, PLANNED, RUNNING, *lines, *steps(1.0, 0.5, 0.25), END))
+    assert row["replanned"] == 2
 
 
 def test_a_line_that_was_cut_off_ends_what_was_told():
