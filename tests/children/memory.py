@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
-from unittest import mock
+from unittest import TestCase, mock
 
 from tests.children.host import MIB, raised
 from tfmem.bridge.calls import canonical_arguments, flat_arguments
@@ -15,6 +18,8 @@ from tfmem.bridge.capture import capture
 from tfmem.bridge.elements import tensor_of
 from tfmem.functions.arguments import in_their_places, stand_ins, with_absent
 from tfmem.functions.entry import Tenant
+from tfmem.functions.resolve import room_of
+from tfmem.planning.request import Request
 from tfmem.runtime import devices, heap, memory
 
 
@@ -173,6 +178,40 @@ def free_chunks() -> dict[str, Any]:
         "joined": joined.free,
         "limit": limit,
         "beside": beside.free,
+    }
+
+
+def untold() -> dict[str, Any]:
+    """What is said to be free while the profiler is in use, and while others ask for buffers."""
+    import tensorflow as tf
+
+    device = devices.full_name("CPU:0")
+    traced = heap.traced
+
+    @contextmanager
+    def with_others(name: str) -> Iterator[list[Any]]:
+        with traced(name) as events:
+            yield events
+        events += events
+
+    request = Request(budget=150 * MIB, device=device)
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        profiled = heap.measured(device)
+        with TestCase().assertLogs("tfmem") as told:
+            room = room_of(request)
+        tf.profiler.experimental.stop()
+    with mock.patch.object(heap, "traced", with_others):
+        disturbed = heap.measured(device)
+    in_use, _ = memory.memory_info(device)
+    most = memory.region_bytes(device) or memory.device_limit(device) or 0
+    return {
+        "profiled": profiled,
+        "disturbed": disturbed,
+        "left": most - in_use,
+        "room": room,
+        "told": told.output,
+        "parted": heap.measured(device) is not None,
     }
 
 

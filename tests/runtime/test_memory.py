@@ -164,6 +164,18 @@ def test_free_chunks_are_measured_claimed_and_kept_apart(reserve):
     assert max(found["joined"]) == pytest.approx(largest, abs=2048)
 
 
+@pytest.mark.parametrize("reserve", [True, False], ids=["region", "growing"])
+def test_where_nothing_tells_what_is_free_it_is_what_the_limit_leaves(reserve):
+    outcome = run(memory.untold, reserve=reserve)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    found = outcome.result
+    assert found["profiled"] is None
+    assert found["disturbed"] is None
+    assert found["room"] == [pytest.approx(found["left"], abs=2**16)]
+    assert found["parted"]
+    assert "cannot be measured, for TensorFlow's profiler is in use" in found["told"][0]
+
+
 def test_what_a_nearly_full_allocator_may_still_take_is_measured():
     outcome = run(memory.nearly_full)
     assert outcome.status == "ok", outcome.error + outcome.output

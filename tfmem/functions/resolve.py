@@ -20,6 +20,12 @@ from tfmem.units import format_bytes
 
 _log = logging.getLogger("tfmem")
 
+_UNTOLD = (
+    "how its free memory is divided cannot be measured, for TensorFlow's profiler is in use or "
+    "other threads allocate; it is taken for one chunk: if the first steps run out of memory, "
+    "begin to profile after them"
+)
+
 _ROOM_FOR_VARIABLES = 0.8
 """Part of the budget that variables made while tracing, and those before them, may fill for the
 planner to choose where they live. More lets it choose more often, and finds no room for the rest
@@ -135,8 +141,8 @@ def room_of(request: Request) -> tuple[int, ...] | None:
     """Bytes of each chunk that the allocator of the request's device has free, by address.
 
     What it may still take from the system it takes now, as one region, before probes and steps make
-    several of it. None if it has no limit, or grows and has one so far above the budget that it
-    does not matter.
+    several of it. One chunk of what its limit leaves, if nothing tells what is free. None if it has
+    no limit, or grows and has one so far above the budget that it does not matter.
     """
     limit, region = memory.device_limit(request.device), memory.region_bytes(request.device)
     if limit is None:
@@ -146,8 +152,9 @@ def room_of(request: Request) -> tuple[int, ...] | None:
     heap.claim(request.device)
     found = heap.measured(request.device)
     if found is None:
+        _log.warning("%s: %s", request.device, _UNTOLD)
         current, _ = memory.memory_info(request.device)
-        return None if region is None else (max(GRAIN, region - current),)
+        return (max(GRAIN, (region or limit) - current),)
     return (*found.free, *([found.unclaimed] if found.unclaimed else []))
 
 

@@ -63,6 +63,9 @@ _SLACK = 2 * _REGIONS
 ten seconds and fails. All that is left is taken from the system, whatever is asked for of it, as
 long as that is more than the last region."""
 
+_UNTOLD = (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError, tf.errors.AbortedError)
+"""What is raised where nothing tells what is free."""
+
 _EVERY_ALLOCATION = 3
 """Level of the profiler's host tracer from which on allocators report."""
 
@@ -96,7 +99,7 @@ def measured(device: str) -> Heap | None:
     try:
         in_use, pool, largest = _pool(name, limit)
         found, _, _ = _all_chunks(name, pool, largest)
-    except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
+    except _UNTOLD:
         return None
     finally:
         memory.reset_peak(name)
@@ -119,7 +122,7 @@ def claim(device: str) -> None:
             _, held, _ = _all_chunks(name, pool, largest)
             held += _side_by_side(name, max(0, largest - rest + _SLACK), largest)
             held.append(buffer(name, rest))
-    except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
+    except _UNTOLD:
         return
 
 
@@ -143,7 +146,7 @@ def partition(device: str, sizes: Sequence[int]) -> list[Any]:
         return []
     try:
         return _partitioned(name, limit, sizes)
-    except (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError):
+    except _UNTOLD:
         return []
     finally:
         memory.reset_peak(name)  # once what filled the chunks is gone
@@ -235,7 +238,7 @@ def _filled(device: str, tail: range) -> list[Any]:
     while nbytes >= GRAIN:
         with traced(device) as events:
             buffers = [buffer(device, nbytes) for _ in range(_MOST_AT_ONCE)]
-        asked = (one for one in events if one.is_request and one.requested == nbytes)
+        asked = _of_size([one for one in events if one.is_request], nbytes, _MOST_AT_ONCE)
         outside = [b for b, one in zip(buffers, asked, strict=True) if one.address not in tail]
         held += outside
         del buffers
@@ -281,7 +284,7 @@ def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float, float]:
         first, second = buffer(device, nbytes), buffer(device, nbytes)
         del first
         del second
-    first, second, apart, before = (one for one in events if one.requested == nbytes)
+    first, second, apart, before = _of_size(events, nbytes, 4)
     n, change = second.given, apart.fragmentation - before.fragmentation
     is_beside = second.address == first.address + first.given
     added = -n if change < 0 else n if is_beside else 0
@@ -299,7 +302,7 @@ def _all_chunks(device: str, pool: int, largest: int) -> tuple[dict[int, int], l
     while hidden:
         with traced(device) as events:
             filled.append(buffer(device, len(hidden)))
-        (last,) = (one for one in events if one.requested == len(hidden))
+        (last,) = _of_size(events, len(hidden), 1)
         rest = pool - last.in_use  # of which a part is reported, unless it is nothing
         left = int(rest * (1 - last.fragmentation)) if rest >= LEAST_CHUNK else 0
         if left < LEAST_CHUNK:
@@ -348,6 +351,14 @@ def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], 
         found |= new
     regions.note(device, found)
     return found, held, tail
+
+
+def _of_size(events: Sequence[HeapEvent], nbytes: int, count: int) -> list[HeapEvent]:
+    """The events of a size, as many as were caused; an AbortedError if others cause some, too."""
+    found = [one for one in events if one.requested == nbytes]
+    if len(found) != count:
+        raise tf.errors.AbortedError(None, None, f"others ask for {nbytes} bytes")
+    return found
 
 
 def _asked(device: str, counts: Mapping[int, int]) -> list[HeapEvent]:
