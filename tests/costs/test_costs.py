@@ -29,7 +29,7 @@ def priced(graph: Graph, bodies: Bodies) -> Costs:
     device = "/device:CPU:0"
     found = studied(Body(graph, bodies=bodies), 256)
     costs = static_costs(found.graph, flops={}, device=device)
-    return with_bodies(costs, found.graph, found.bodies, device)
+    return with_bodies(costs, found.graph, found.bodies)
 
 
 def test_seconds_come_from_operations_or_from_bytes() -> None:

@@ -61,7 +61,7 @@ def test_the_original_is_left_alone_if_turns_that_overlap_keep_the_budget_too(tu
         j = MatMul(h:0) [2048] @cpu
         return j:0, x:0""")
     bodies = {"w": (Body(condition), Body(body, turns=turns))}
-    costs = with_bodies(static_costs(graph, flops={}, device=DEVICE), graph, bodies, DEVICE)
+    costs = with_bodies(static_costs(graph, flops={}, device=DEVICE), graph, bodies)
     found = original(graph, costs, Request(device=DEVICE), bodies)
     alone = original(graph, costs, Request(device=DEVICE), {})
     more = overlapping(bodies, costs, DEVICE)

@@ -193,7 +193,7 @@ def test_a_graph_is_searched_once_for_bodies_that_cost_the_same() -> None:
         y = MatMul(h:0) [1024] @cpu
         return y:0""")
     bodies = {"c": (Body(body),)}
-    costs = with_bodies(static_costs(graph, flops={}, device=DEVICE), graph, bodies, DEVICE)
+    costs = with_bodies(static_costs(graph, flops={}, device=DEVICE), graph, bodies)
     request = Request(device=DEVICE, budget=1, techniques=RECOMPUTE)
     with (
         mock.patch("tfmem.planning.search.least_peak_order", wraps=least_peak_order) as searched,

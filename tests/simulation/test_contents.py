@@ -71,7 +71,7 @@ def step(turns: int, pushing: str = PUSHING, popping: str = POPPING) -> Body:
 
 
 def priced(found: Body) -> Costs:
-    return with_bodies(Costs(), found.graph, found.bodies, "")
+    return with_bodies(Costs(), found.graph, found.bodies)
 
 
 def test_a_list_refers_to_what_was_pushed_on_it() -> None:

@@ -58,7 +58,7 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         rates=None if is_static else rates_of(request.device),
         host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,
     )
-    costs = with_bodies(costs, graph, captured.bodies, request.device)
+    costs = with_bodies(costs, graph, captured.bodies)
     costs = replace(costs, lanes=lanes())
     if is_fed(request.device):
         costs = replace(costs, fed=_feed(captured, costs, request))

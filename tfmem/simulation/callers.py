@@ -21,14 +21,13 @@ Plans = Mapping[tuple[str, int], Plan]
 """Plans of functions, by the node that runs them and their number there."""
 
 
-def with_bodies(costs: Costs, graph: Graph, bodies: Bodies, device: str) -> Costs:
+def with_bodies(costs: Costs, graph: Graph, bodies: Bodies) -> Costs:
     """Costs in which callers take what their bodies, run as they are, ask for; from sizes.
 
     Args:
       costs: of the graph's own nodes.
       graph: whose nodes run the bodies.
       bodies: of each node; of several the largest counts.
-      device: full name of the device.
     """
     return with_requests(costs, graph, bodies, {})
 
@@ -36,7 +35,7 @@ def with_bodies(costs: Costs, graph: Graph, bodies: Bodies, device: str) -> Cost
 def body_costs(body: Body, device: str) -> Costs:
     """Costs, from sizes, of the nodes of a function that a loop or branch runs."""
     made = static_costs(body.graph, flops=body.flops, workspace=body.workspace, device=device)
-    return with_bodies(made, body.graph, body.bodies, device)
+    return with_bodies(made, body.graph, body.bodies)
 
 
 def with_requests(costs: Costs, graph: Graph, bodies: Bodies, plans: Plans) -> Costs:
