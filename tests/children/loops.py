@@ -67,7 +67,7 @@ def _variable(seed: int, *shape: int) -> Any:
     return tf.Variable(0.05 * tf.random.stateless_normal(shape, [seed, 1]))
 
 
-BRANCHING = ("branches", "choices", "loop_in_branch")
+BRANCHING = ("branches", "choices", "own_weights", "loop_in_branch")
 """Cases whose second argument says which branch is taken."""
 
 
@@ -210,6 +210,16 @@ class _Layers:
         return tf.switch_case(
             which, [lambda: self._layers(x, rest, "tanh"), lambda: self._layers(x, rest)]
         )
+
+    def own_weights(self, x: Any, which: Any) -> Any:
+        """Each branch has weights of its own; nobody reads the gradient of what both are given."""
+        import tensorflow as tf
+
+        first, second = self._stack[:2], self._stack[2:]
+        found = tf.switch_case(
+            which, [lambda: self._layers(x, first), lambda: self._layers(x, second)]
+        )
+        return self._layers(found, [self._u, self._v])
 
     def loop_in_branch(self, x: Any, which: Any) -> Any:
         import tensorflow as tf

@@ -196,6 +196,32 @@ def test_what_has_no_kernel_of_its_type_is_converted(
     assert sum(workspace(Call(op, inputs, [out], 4, attrs, {}, dtype))) == nbytes
 
 
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize(
+    ("turned", "rows", "columns", "depth", "nbytes"),
+    [
+        ((False, False), 4096, 256, 256, 67072),
+        ((True, False), 4096, 256, 256, 329344),
+        ((False, True), 768, 768, 4096, 394880),
+        ((True, True), 512, 384, 512, 689792),
+        ((True, False), 128, 768, 2048, 665344),
+        ((True, False), 1024, 384, 768, 1476352),
+        ((True, True), 384, 1024, 1024, 2123520),
+        ((True, False), 2048, 4096, 2048, 2787072),
+        ((False, True), 4096, 768, 4096, 2918144),
+    ],
+)
+def test_a_product_of_two_matrices_of_bfloat16_copies_parts_of_them(
+    turned: tuple[bool, bool], rows: int, columns: int, depth: int, nbytes: int
+) -> None:
+    """As measured on a CPU with two threads and AVX-512; oneDNN rounds to 64 bytes."""
+    first = (depth, rows) if turned[0] else (rows, depth)
+    second = (columns, depth) if turned[1] else (depth, columns)
+    attrs = dict(zip(("transpose_a", "transpose_b"), turned, strict=True))
+    call = Call("MatMul", [first, second], [(rows, columns)], 2, attrs, {}, "bfloat16")
+    assert sum(workspace(call)) == pytest.approx(nbytes, abs=256)
+
+
 # (whether the first and the second operand are turned, rows, columns, depth, measured bytes of
 # blocks in float32 and bfloat16, None where nobody measured) on a CPU with two threads and AVX-512;
 # where nothing is turned 1408, which take 1536 in the allocator.

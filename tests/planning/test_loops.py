@@ -12,8 +12,8 @@ from tfmem.runtime.limited import run_limited
 
 CASES = (
     "ranges", "whiles", "bounded", "breaking", "folds", "arrays", "stacks", "maps", "scans",
-    "vectorized", "jacobians", "branches", "choices", "loop_in_branch", "branch_in_loop", "nested",
-    "keras_lstm", "tf_keras_lstm", "tf_keras_gru",
+    "vectorized", "jacobians", "branches", "choices", "own_weights", "loop_in_branch",
+    "branch_in_loop", "nested", "keras_lstm", "tf_keras_lstm", "tf_keras_gru",
 )  # fmt: skip
 
 OF_THE_ORIGINAL = 1.08

@@ -27,14 +27,18 @@ from collections.abc import Iterable, Sequence
 import tensorflow as tf
 
 from tfmem.bridge.graphdefs import NodeDef
+from tfmem.bridge.unread import Unread
 from tfmem.graph.bodies import BRANCHES, LOOPS
 
 
-def hold_together(nodes: Iterable[NodeDef], *, in_function: bool = False) -> list[NodeDef]:
+def hold_together(
+    nodes: Iterable[NodeDef], unread: Unread | None = None, *, in_function: bool = False
+) -> list[NodeDef]:
     """Changes NodeDefs so that branches and loops run as a whole where they stand.
 
     Args:
       nodes: all of a graph, with their inputs and control inputs.
+      unread: outputs of branches that are waited for though nobody reads them.
       in_function: whether they are a function's, which names outputs by argument.
 
     Returns:
@@ -50,6 +54,9 @@ def hold_together(nodes: Iterable[NodeDef], *, in_function: bool = False) -> lis
         for text in node.input:
             if text[0] != "^" and (name := text.partition(":")[0]) in read:
                 read[name][text] = None
+    for name, numbers in (unread or {}).items():
+        for number in numbers:
+            read[name][f"{name}:output:{number}" if in_function else f"{name}:{number}"] = None
     added = [_gate(node, in_function) for node in branching.values() if _waits(node)]
     done = {name: f"{name}/tfmem_done" for name, texts in read.items() if texts}
     for node in nodes:

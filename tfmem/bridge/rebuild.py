@@ -32,6 +32,7 @@ from tfmem.bridge.capture import Captured
 from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.in_place import update_in_place
 from tfmem.bridge.inputs import Input, import_graph, is_open, is_variable
+from tfmem.bridge.unread import count_runs, give_numbers
 from tfmem.errors import RewriteError
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.verify import COPIES
@@ -103,18 +104,24 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
     new_names = {name: f"tfmem_{name}_{serial}" for name in captured.library}
     func_graph = func_graph_lib.FuncGraph(f"tfmem_{signature.name}_{serial}")
     func_graph.structured_input_signature = signature.structured_inputs
-    library = dict(captured.library)
+    library = {name: _copied(function) for name, function in captured.library.items()}
     for name, (before, after) in bodies.items():
         library[name] = _rewritten_body(library[name], before, after)
-    for function in _clone_functions(library, new_names):
-        func_graph._add_function(function)
-
     graph_def = _graph_def(captured, graph)
+    runs = count_runs((graph_def.node, *(function.node_def for function in library.values())))
+    for name in bodies:
+        nodes, returned = library[name].node_def, library[name].ret.values()
+        unread = give_numbers(nodes, returned, library, runs)
+        nodes.extend(branches.hold_together(nodes, unread, in_function=True))
     resizable = {item.name for item in captured.inputs if is_variable(item) and is_open(item)}
     added = update_in_place(graph_def.node, graph, resizable=resizable)
-    for made in added + branches.hold_together(graph_def.node):
+    returned = [f"{name}:{index}" for name, index in graph.outputs]
+    unread = give_numbers(graph_def.node, returned, library, runs)
+    for made in added + branches.hold_together(graph_def.node, unread):
         made.device = graph.by_name[made.name.rpartition("/")[0]].device
         graph_def.node.append(made)
+    for function in _clone_functions(library, new_names):
+        func_graph._add_function(function)
     _one_iteration_at_a_time(graph_def.node)
     _rename_functions(graph_def.node, new_names)
     placeholders = import_graph(func_graph, graph_def, captured.inputs)
@@ -214,9 +221,9 @@ def _clone_functions(library: Mapping[str, FunctionDef], new_names: Mapping[str,
     """
     result = []
     for name, function in library.items():
-        clone = type(function)()
-        clone.CopyFrom(function)
+        clone = _copied(function)
         clone.signature.name = new_names[name]
+        _keep_outputs_apart(clone)
         _keep_from_folding(clone.node_def)
         _one_iteration_at_a_time(clone.node_def)
         _rename_functions(clone.node_def, new_names)
@@ -228,8 +235,7 @@ def _clone_functions(library: Mapping[str, FunctionDef], new_names: Mapping[str,
 def _rewritten_body(function: FunctionDef, before: Graph, after: Graph) -> FunctionDef:
     """A function with the nodes of a rewritten graph; only clones and barriers may be new."""
     definitions = {node.name: node for node in function.node_def}
-    made = type(function)()
-    made.CopyFrom(function)
+    made = _copied(function)
     del made.node_def[:]
     for serial, node in enumerate(node for node in after.nodes if not node.is_input):
         node_def = made.node_def.add()
@@ -249,8 +255,30 @@ def _rewritten_body(function: FunctionDef, before: Graph, after: Graph) -> Funct
         node_def.name = node.name
         node_def.input.extend(f"^{name}" for name in node.after)
     made.node_def.extend(update_in_place(made.node_def, after, in_function=True))
-    made.node_def.extend(branches.hold_together(made.node_def, in_function=True))
     return made
+
+
+def _copied(function: FunctionDef) -> FunctionDef:
+    made = type(function)()
+    made.CopyFrom(function)
+    return made
+
+
+def _keep_outputs_apart(function: FunctionDef) -> None:
+    """Lets no output be a constant, but what reads it.
+
+    TensorFlow puts what branches run into the graph around them, with a node for each output that
+    may be folded: a constant that several outputs name, as the gradients of what a branch does not
+    use do, would be there as often.
+    """
+    constants = {node.name: node for node in function.node_def if node.op == "Const"}
+    for output, text in tuple(function.ret.items()):
+        if constant := constants.get(text.partition(":")[0]):
+            made = function.node_def.add(name=f"{constant.name}/tfmem_{output}", op="Identity")
+            made.input.append(f"{constant.name}:output:0")
+            made.attr["T"].CopyFrom(constant.attr["dtype"])
+            made.device = constant.device
+            function.ret[output] = f"{made.name}:output:0"
 
 
 def _one_iteration_at_a_time(nodes: Iterable[NodeDef]) -> None:

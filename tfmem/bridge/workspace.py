@@ -2,9 +2,9 @@
 
 Read in TensorFlow's kernels and measured on the CPU (TensorFlow 2.21, BFC statistics). Of some 200
 kernels tried alone, in several types, these are the ones that hold more than a few per cent of
-their operands, or more than 64 KiB; matrix products of two axes, convolutions of float32 (their
-scratch is not the allocator's), batch norms of float32, softmaxes, gathers, transpositions, scans
-and elementwise kernels hold next to nothing.
+their operands, or more than 64 KiB; matrix products of two axes of float32, convolutions of float32
+(their scratch is not the allocator's), batch norms of float32, softmaxes, gathers, transpositions,
+scans and elementwise kernels hold next to nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ elements."""
 _MANY_COLUMNS, _DESCRIPTION, _GAP = 512, 1536, 128
 """Columns from which on blocks of the second operand are copied in any case; bytes that oneDNN asks
 for beside all blocks, and between those of both operands or before sums of bfloat16."""
+
+
+_WIDE, _LONG, _TALL = 1024, 4096, 1024
+"""Columns that a product of two matrices in parts copies at most; depth and rows from which on it
+is taken in parts though its first operand lies as it should."""
 
 
 def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
@@ -96,11 +101,33 @@ def _product(call: Call, inputs: list[Shape], out: Shape) -> int | tuple[int, ..
     first, second = inputs
     if call.dtype == "float16":
         return tuple(4 * prod(shape) for shape in (first, second, out))
-    if call.op == "MatMul":
-        return 0
     rows, columns = out[-2:]
-    is_turned = bool(call.attrs.get("adj_x")), bool(call.attrs.get("adj_y"))
-    return _blocks(call, rows, columns, first[-2 if is_turned[0] else -1], *is_turned)
+    if call.op == "MatMul":
+        if call.dtype != "bfloat16":
+            return 0
+        turns = bool(call.attrs.get("transpose_a")), bool(call.attrs.get("transpose_b"))
+        return _of_two(call, rows, columns, first[-2 if turns[0] else -1], *turns)
+    turns = bool(call.attrs.get("adj_x")), bool(call.attrs.get("adj_y"))
+    return _blocks(call, rows, columns, first[-2 if turns[0] else -1], *turns)
+
+
+def _of_two(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turns_y: bool) -> int:
+    """What oneDNN copies for the product of two matrices of bfloat16.
+
+    As much as for one of a batch, unless it takes the rows in parts: then all columns are copied.
+    """
+    block = 2 * _ROWS if depth >= _LONG and rows >= _TALL and not turns_x else _ROWS
+    if not (turns_x and depth > _DEPTH) and block == _ROWS:
+        strip = _ROWS * _STRIP * _SUM_BYTES if turns_x and depth == _DEPTH else 0
+        return _blocks(call, rows, columns, depth, turns_x, turns_y) + _threads() * strip
+    part = -(-_alike(rows, _DEPTH) // _STRIP) * _STRIP
+    copied = (block + _alike(columns, _WIDE) + _STRIP) * part * call.itemsize
+    return _threads() * (copied + block * _COLUMNS * _SUM_BYTES) + 2 * _GAP + _DESCRIPTION
+
+
+def _alike(size: int, most: int) -> int:
+    """Size of the fewest parts that are alike and no larger than `most`."""
+    return -(-size // max(1, -(-size // most)))
 
 
 def _blocks(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turns_y: bool) -> int:
@@ -114,7 +141,7 @@ def _blocks(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turn
     is_half = call.dtype == "bfloat16"
     block = _DEPTH if turns_x or depth <= 2 * _DEPTH else 2 * _DEPTH
     deep = min(-(-depth // _STRIP) * _STRIP, block)
-    rows = -(-rows // max(1, -(-rows // _ROWS)))  # of blocks that are alike
+    rows = _alike(rows, _ROWS)
     parts = [rows * deep * call.itemsize] if turns_x else []
     if copies_y := turns_y or columns >= _MANY_COLUMNS or is_half:
         parts.append(_COLUMNS * deep * call.itemsize)

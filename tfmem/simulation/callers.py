@@ -123,6 +123,20 @@ def _by_path(
             yield from _by_path(bodies, inner, caller, (*path, str(branch)))
 
 
+def _constants(functions: Sequence[Body], granularity: int) -> Iterator[int]:
+    """Bytes of each constant of functions, and of what these run.
+
+    All are made in the first step, those of branches that are not taken, too: TensorFlow puts what
+    branches run into the graph around them.
+    """
+    for body in functions:
+        for node in body.graph.nodes:
+            if node.op == "Const":
+                yield from (-(-nbytes // granularity) * granularity for nbytes in node.nbytes)
+        for inner in body.bodies.values():
+            yield from _constants(inner, granularity)
+
+
 class _Run:
     """One run of a node's functions on what `contents` says that they are given."""
 
@@ -172,7 +186,7 @@ class _Run:
             tuple(
                 (one, *place, holdings.sizes[one]) for place, one in self.places.items() if place[0]
             ),
-            tuple(holdings.sizes[one] for one in sorted(stays)),
+            tuple(_constants(self.functions, holdings.granularity)),
         )
 
     def _instead(self, branch: int) -> list[tuple[int, int]]:
