@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from tfmem.costs.types import Costs
+from tfmem.graph.clones import with_clones
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.candidate import Candidate, candidate
@@ -274,6 +275,9 @@ class Candidates:
     def _candidate(self, made: Schedule, limit: int) -> Candidate:
         plan = plan_of(made, self.problem, self.base, self.away, self.beside, limit)
         plan = replace(plan, device=self.request.device, host=self.request.host)
+        if plan.recomputations and not plan.transfers:  # a copy may begin behind an update
+            cloned = with_clones(self.graph, plan.recomputations)
+            plan = replace(plan, order=updates_after_reads(cloned, plan.order))
         return candidate(self.graph, self.costs, plan, self.request.room)
 
 

@@ -28,6 +28,8 @@ from tfmem.planning.order import memory_order as orders
 from tfmem.planning.order.early import updates_after_reads, updates_first
 from tfmem.planning.order.pressure import pressure
 from tfmem.planning.order.sweep import backwards, forwards
+from tfmem.planning.request import Request
+from tfmem.planning.search import choose
 from tfmem.simulation.simulate import simulate
 
 PLAIN = (orders.program_order, orders.depth_first, orders.breadth_first)
@@ -119,6 +121,27 @@ def test_updates_wait_for_all_who_read_the_old_contents() -> None:
     found = updates_after_reads(graph, order)
     assert found == ("v", "w", "x", "rv", "rw", "a", "uv", "nv", "b", "uw", "c")
     assert updates_after_reads(graph, found) == found
+
+
+def test_updates_wait_for_clones_that_read_the_old_contents() -> None:
+    """y is computed again behind the large a, once g has updated w: a copy of w would lie there."""
+    graph = parse(f"""
+        w = _Variable() [1024] @{DEVICE}
+        x = _Arg() [1024] @{DEVICE}
+        r = ReadVariableOp(w:0) [1024] @{DEVICE}
+        y = MatMul(x:0, r:0) [8192] @{DEVICE}
+        g = MatMul(y:0) [1024] @{DEVICE}
+        u = AssignSubVariableOp(w:0, g:0) [] @{DEVICE}
+        a = MatMul(x:0, g:0) [16384] @{DEVICE}
+        s = MatMul(a:0) [256] @{DEVICE}
+        z = MatMul(y:0, s:0) [256] @{DEVICE}
+        return z:0""")
+    techniques = frozenset({"order", "recompute"})
+    made = choose(graph, COSTS, Request(device=DEVICE, budget=22_000, techniques=techniques)).plan
+    (found,) = made.recomputations
+    assert found.node == "y"
+    assert made.order.index("u") > made.order.index(found.clone)
+    assert max(checker.replay(graph, made.order, made)) == made.peak_bytes <= 22_000
 
 
 def test_what_depends_on_an_update_waits_with_it() -> None:
