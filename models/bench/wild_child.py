@@ -44,8 +44,9 @@ class Job:
 
     Attributes:
       case: its name.
-      kind: `plain`; `rounding`, plain without the graph optimizer, whose kernels round otherwise;
-        `least`, which asks for the least budget; `planned`.
+      kind: `plain`; `rounding`, plain without the graph optimizer and with one thread in a kernel,
+        so that other kernels round, and sums are made of other parts; `least`, which asks for the
+        least budget; `planned`.
       steps: turns of the loop.
       events: file that takes what happens.
       budget: in bytes, for `planned`.
@@ -179,10 +180,11 @@ class Asked:
 
 def train(case: wild_cases.Case, job: Job, diary: Diary) -> None:
     """Builds a case and takes its steps; what they give and take is told step by step."""
+    if job.kind == "rounding":
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     device = devices.scarce()
     memory.claim_memory(device) if job.claims else memory.memory_info(device)
-    if job.kind == "rounding":
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     diary.say("building")
     work = case.build()
     diary.say("built", nbytes=memory.memory_info(device)[0])

@@ -77,9 +77,9 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
             "allocator held, everything counted. MB are 10^6 bytes.",
             "",
             "Losses are compared with those of the case as it is. Where they differ by more than "
-            "1e-4, the case also runs without TensorFlow's graph optimizer, whose kernels round "
-            "otherwise, and numbers are called wrong where they are 30 times further from plain "
-            "than that.",
+            "1e-4, the case also runs without TensorFlow's graph optimizer and with one thread in "
+            "a kernel, which rounds otherwise, and numbers are called wrong where they are 30 "
+            "times further from plain than that.",
         ]
     )
 

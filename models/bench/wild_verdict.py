@@ -17,7 +17,7 @@ ROUNDING = 1e-4
 """Relative difference of losses that needs no comparison with how other kernels round."""
 
 AMPLIFIED = 30.0
-"""How many times further than plain TensorFlow without its graph optimizer losses may drift."""
+"""How many times further losses may drift than plain TensorFlow that rounds otherwise."""
 
 _FOLDERS = (Path(__file__).parent.parent.parent, sysconfig.get_path("purelib"))
 
