@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from tfmem.bridge.graphdefs import BODIES, FunctionDef, NodeDef
@@ -93,5 +94,6 @@ def _give_number(function: FunctionDef, number: int) -> None:
     if any(node.name == source for node in function.node_def):
         made.input.append(f"^{source}")
     made.attr["dtype"].type = output.type
-    made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0, tf.as_dtype(output.type), []))
+    zero = np.zeros([], tf.as_dtype(output.type).as_numpy_dtype)
+    made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(zero))
     function.ret[output.name] = f"{made.name}:output:0"
