@@ -53,11 +53,6 @@ def _is_dataset(node: NodeDef) -> bool:
     return "Dataset" in node.op and "output_shapes" in node.attr
 
 
-def function_names(node: NodeDef) -> list[str]:
-    """The functions that a data set's node runs."""
-    return [value.func.name for _, value in sorted(node.attr.items()) if value.func.name]
-
-
 def captured_by(node: NodeDef) -> int:
     """How many of the last inputs of a data set, and of its function, are captured."""
     return len(_types(node, "Targuments"))

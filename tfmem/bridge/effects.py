@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from tfmem.bridge.capture import Captured
-from tfmem.bridge.graphdefs import BODIES, FunctionDef, NodeDef
+from tfmem.bridge.graphdefs import BODIES, FunctionDef, NodeDef, functions_of
 from tfmem.bridge.inputs import is_variable
 from tfmem.graph import device_names
 from tfmem.graph.ops import facts_of
@@ -132,7 +132,7 @@ def effects_of(captured: Captured) -> Effects:
 def _within(uses: Iterable[_Use], library: Mapping[str, FunctionDef]) -> Iterator[_Use]:
     """The nodes of every function that some nodes refer to, loops' bodies and others."""
     seen: set[str] = set()
-    waiting = [name for use in uses for name in _functions(use.definition)]
+    waiting = [name for use in uses for name in functions_of(use.definition)]
     while waiting:
         name = waiting.pop()
         if name in seen or name not in library:
@@ -140,22 +140,13 @@ def _within(uses: Iterable[_Use], library: Mapping[str, FunctionDef]) -> Iterato
         seen.add(name)
         for use in _uses_of(library[name]):
             yield use
-            waiting += _functions(use.definition)
+            waiting += functions_of(use.definition)
 
 
 def _uses_of(function: FunctionDef) -> Iterator[_Use]:
     for node in function.node_def:
         texts = (text for text in node.input if text[0] != "^")
         yield _Use(node.name, node, tuple(text.partition(":")[0] for text in texts))
-
-
-def _functions(node: NodeDef) -> list[str]:
-    found = []
-    for value in node.attr.values():
-        if value.HasField("func"):
-            found.append(value.func.name)
-        found += [function.name for function in value.list.func]
-    return found
 
 
 def _is_seeded(use: _Use) -> bool:
@@ -196,7 +187,7 @@ def _may_write(use: _Use, position: int, library: Mapping[str, FunctionDef]) -> 
         return facts_of(use.op).reads != position and use.op != "VarIsInitializedOp"
     if use.op.endswith(("If", "Case")):
         position -= 1  # the first input chooses the branch
-    for name in _functions(use.definition):
+    for name in functions_of(use.definition):
         if name not in library:
             return True
         arguments = [argument.name for argument in library[name].signature.input_arg]

@@ -32,6 +32,17 @@ BODIES = {
 """Ops that run function bodies, and the attributes that name these."""
 
 
+def functions_of(node: NodeDef) -> list[str]:
+    """Names of the functions that a node refers to, in the order of `BODIES` or of attributes."""
+    found = []
+    for attr in BODIES.get(node.op) or sorted(node.attr):
+        value = node.attr[attr]
+        if value.func.name:
+            found.append(value.func.name)
+        found += [function.name for function in value.list.func]
+    return found
+
+
 def parse_value(name: str) -> Value:
     """The value that TensorFlow writes ``node:index``, or ``node`` for output 0."""
     node, _, index = name.partition(":")

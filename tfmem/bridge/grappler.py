@@ -21,7 +21,7 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.grappler import cluster, tf_optimizer
 
 from tfmem.bridge import graphdefs
-from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef, parse_value
+from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef, functions_of, parse_value
 from tfmem.bridge.inputs import UNSIZED, Input
 from tfmem.runtime.devices import full_name
 
@@ -130,17 +130,15 @@ def _place_bodies(graph_def: GraphDef, device: str) -> None:
     waiting = list(graph_def.node)
     while waiting:
         node = waiting.pop()
-        for attr in BODIES.get(node.op, ()):
-            value = node.attr[attr]
-            for called in value.list.func or (value.func,):
-                if (function := functions.pop(called.name, None)) is None:
-                    continue
-                resource = tf.resource.as_datatype_enum
-                handles = {a.name for a in function.signature.input_arg if a.type == resource}
-                for inner in function.node_def:
-                    if handles.isdisjoint(inner.input) and inner.op not in BODIES:
-                        inner.device = graphdefs.merged_device(inner.device, device)
-                waiting += function.node_def
+        for called in functions_of(node) if node.op in BODIES else ():
+            if (function := functions.pop(called, None)) is None:
+                continue
+            resource = tf.resource.as_datatype_enum
+            handles = {a.name for a in function.signature.input_arg if a.type == resource}
+            for inner in function.node_def:
+                if handles.isdisjoint(inner.input) and inner.op not in BODIES:
+                    inner.device = graphdefs.merged_device(inner.device, device)
+            waiting += function.node_def
 
 
 def _config() -> Any:

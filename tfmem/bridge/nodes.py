@@ -16,6 +16,7 @@ from tfmem.bridge.graphdefs import (
     FunctionDef,
     NodeDef,
     body_graph_def,
+    functions_of,
     parse_value,
     topological,
 )
@@ -203,18 +204,16 @@ class Reader:
         arguments = list(self._ops[node_def.name].inputs)[first:]
         values = self._values(node_def)[first:]
         result: list[Body] = []
-        for attr in BODIES[node_def.op]:
-            value = node_def.attr[attr]
-            for function in value.list.func or (value.func,):
-                if function.name in self._functions:
-                    definition = self._functions[function.name]
-                    names = [arg.name for arg in definition.signature.input_arg]
-                    inputs = [_argument(*one) for one in zip(names, arguments, strict=True)]
-                    held = [self._held.get(one, len(result)) for one in values]
-                    body, returned = self._body(definition, inputs, held, node_def)
-                    for index, one in enumerate(returned):
-                        self._held.add(Value(node_def.name, index), one, len(result))
-                    result.append(body)
+        for function in functions_of(node_def):
+            if function in self._functions:
+                definition = self._functions[function]
+                names = [arg.name for arg in definition.signature.input_arg]
+                inputs = [_argument(*one) for one in zip(names, arguments, strict=True)]
+                held = [self._held.get(one, len(result)) for one in values]
+                body, returned = self._body(definition, inputs, held, node_def)
+                for index, one in enumerate(returned):
+                    self._held.add(Value(node_def.name, index), one, len(result))
+                result.append(body)
         return tuple(result)
 
     def _pulled(self, node_def: NodeDef, nodes: Mapping[str, NodeDef]) -> int:
@@ -224,7 +223,7 @@ class Reader:
             op, is_here = self._ops[one.name], not device_names.is_gpu(one.device)
             if is_here and one is not node_def:
                 total += datasets.held(one, op)
-            for name in datasets.function_names(one):
+            for name in functions_of(one):
                 function = self._functions[name]
                 inputs = datasets.inputs_of(function, one, op)
                 body, _ = self._body(function, inputs, [None] * len(inputs), one)

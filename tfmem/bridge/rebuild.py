@@ -106,7 +106,7 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
     func_graph.structured_input_signature = signature.structured_inputs
     library = {name: _copied(function) for name, function in captured.library.items()}
     for name, (before, after) in bodies.items():
-        library[name] = _rewritten_body(library[name], before, after)
+        library[name] = _rewritten_body(captured.library[name], before, after)
     graph_def = _graph_def(captured, graph)
     runs = count_runs((graph_def.node, *(function.node_def for function in library.values())))
     for name in bodies:
@@ -120,7 +120,7 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
     for made in added + branches.hold_together(graph_def.node, unread):
         made.device = graph.by_name[made.name.rpartition("/")[0]].device
         graph_def.node.append(made)
-    for function in _clone_functions(library, new_names):
+    for function in _register_functions(library, new_names):
         func_graph._add_function(function)
     _one_iteration_at_a_time(graph_def.node)
     _rename_functions(graph_def.node, new_names)
@@ -214,21 +214,22 @@ def _tensor(graph: FuncGraph, inputs: Mapping[str, tf.Tensor], value: Value) -> 
 # Functions that nodes refer to.
 
 
-def _clone_functions(library: Mapping[str, FunctionDef], new_names: Mapping[str, str]) -> list[Any]:
-    """Registers the functions under names of their own; they live as long as what is returned.
+def _register_functions(
+    library: Mapping[str, FunctionDef], new_names: Mapping[str, str]
+) -> list[Any]:
+    """Registers functions under new names, which changes them; they live as long as the result.
 
     Grappler's version of a function may bear the name of the original, which is registered too.
     """
     result = []
     for name, function in library.items():
-        clone = _copied(function)
-        clone.signature.name = new_names[name]
-        _keep_outputs_apart(clone)
-        _keep_from_folding(clone.node_def)
-        _one_iteration_at_a_time(clone.node_def)
-        _rename_functions(clone.node_def, new_names)
+        function.signature.name = new_names[name]
+        _keep_outputs_apart(function)
+        _keep_from_folding(function.node_def)
+        _one_iteration_at_a_time(function.node_def)
+        _rename_functions(function.node_def, new_names)
         no_types = function_type_lib.FunctionType([])
-        result.append(atomic_function.from_function_def(clone, no_types))
+        result.append(atomic_function.from_function_def(function, no_types))
     return result
 
 

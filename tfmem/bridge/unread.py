@@ -13,12 +13,12 @@ Who waits for all outputs then waits for `b`, too, whose buffer is gone by then.
 from __future__ import annotations
 
 import collections
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
-from tfmem.bridge.graphdefs import BODIES, FunctionDef, NodeDef
+from tfmem.bridge.graphdefs import FunctionDef, NodeDef, functions_of
 from tfmem.graph.bodies import BRANCHES
 
 Unread = dict[str, list[int]]
@@ -39,7 +39,7 @@ def give_numbers(
       nodes: of a graph or a function, with their inputs.
       returned: what it gives back, written as inputs are.
       library: functions by name, which are changed.
-      runs: how many nodes run each of them.
+      runs: how many nodes refer to each of them.
     """
     branching = {node.name: node for node in nodes if node.op in BRANCHES}
     read: dict[str, set[int]] = {name: set() for name in branching}
@@ -49,10 +49,11 @@ def give_numbers(
             read[name].add(int(rest.rpartition(":")[2] or 0))
     found: Unread = {}
     for name, node in branching.items():
-        functions = [library[one] for one in functions_of(node) if runs[one] == 1]
+        names = functions_of(node)
+        functions = [library[one] for one in names if runs[one] == 1]
         types = [tf.as_dtype(one) for one in node.attr["Tout"].list.type]
         unread = [i for i, one in enumerate(types) if i not in read[name] and _is_plain(one)]
-        if len(functions) < len(functions_of(node)) or not unread:
+        if len(functions) < len(names) or not unread:
             continue
         found[name] = unread
         for number in unread:
@@ -65,21 +66,9 @@ def give_numbers(
 
 
 def count_runs(groups: Iterable[Iterable[NodeDef]]) -> dict[str, int]:
-    """How many nodes run each function, by its name; bodies of branches and loops, and calls."""
+    """How many nodes refer to each function, by its name."""
     names = (name for nodes in groups for node in nodes for name in functions_of(node))
     return collections.Counter(names)
-
-
-def functions_of(node: NodeDef) -> list[str]:
-    """The functions that a node runs, in the order of its attributes."""
-    return list(_functions_of(node))
-
-
-def _functions_of(node: NodeDef) -> Iterator[str]:
-    for attr in BODIES.get(node.op, ()):
-        value = node.attr[attr]
-        for one in [value.func] if value.HasField("func") else value.list.func:
-            yield one.name
 
 
 def _is_plain(dtype: tf.DType) -> bool:
