@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -71,7 +72,9 @@ def test_chunks_never_overlap_and_everything_comes_back(
             pool.release(held.pop(size % len(held)))
         else:
             held.append(pool.allocate(256 * size))
-        spans = sorted((c.begin, c.begin + c.size) for c in (*held, *pool.chunks.values()))
+        spans = sorted(
+            (c.begin, c.begin + c.size) for c in (*held, *(chunk for *_, chunk in pool.free))
+        )
         assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
         assert sum(end - begin for begin, end in spans) == pool.reserved
         assert pool.in_use == sum(chunk.size for chunk in held)
@@ -104,6 +107,30 @@ def undisturbed(graph: Graph, costs: Costs, room: int | None = None) -> tuple[in
     pool = Bfc(None if room is None else (room,))
     (most,) = step_of(graph, costs).run(pool, Caller.SAME, steps=1)
     return most, pool.fits
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs, st.sampled_from([Caller.SAME, Caller.NEW]), st.integers(1, 9))
+def test_steps_that_begin_as_an_earlier_one_are_known(
+    graph: Graph, caller: Caller, steps: int
+) -> None:
+    """Peaks are those of a replay that runs each step."""
+    step = step_of(graph, Costs())
+    count = itertools.count()
+    with mock.patch.object(replay, "_state", side_effect=lambda *_: next(count)):
+        every = step.run(step._with_past(1), caller, steps)
+    assert step.run(step._with_past(1), caller, steps) == every
+    assert len(every) == steps
+
+
+def test_a_replay_without_room_ends_with_the_step_that_has_none() -> None:
+    step, runs = step_of(parse(IN_THE_MIDDLE), Costs()), []
+    most = Replay._most
+    with mock.patch.object(Replay, "_most", lambda *args: runs.append(1) or most(*args)):
+        assert not step.within_apart((MIB,), (), 9).fits
+        assert len(runs) == 1
+        assert not step.within_apart((MIB,), (), 9, to_the_end=True).fits
+        assert len(runs) > 2
 
 
 def test_equal_sizes_need_no_padding_and_a_limit_below_the_peak_is_not_enough() -> None:
@@ -259,7 +286,7 @@ def test_rows_that_pipelines_keep_move_into_chunks_of_their_own() -> None:
     assert not any(row.is_free for row in rows)
     assert pool.in_use == still.in_use  # they are in use elsewhere now
     pool, _ = after(4, is_drained=True)
-    assert max(size for size, _ in pool.free if size < 30 * MIB) >= 20 * 102400
+    assert max(size for size, *_ in pool.free if size < 30 * MIB) >= 20 * 102400
 
 
 def test_plans_that_share_a_room_are_laid_out_together() -> None:

@@ -1,4 +1,5 @@
-"""What kernels TensorFlow has for a node: whether a device can run it, what it leaves on the host.
+"""What kernels TensorFlow has for a node: whether a device can run it, what it leaves on the host,
+whether oneDNN's run in their place.
 
 Known for devices that are not there, too: kernels are registered when TensorFlow is loaded.
 """
@@ -6,12 +7,14 @@ Known for devices that are not there, too: kernels are registered when TensorFlo
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.framework import kernels, op_def_registry
+from tensorflow.python.util import _pywrap_util_port as port
 
 from tfmem.bridge.graphdefs import NodeDef, output_count
 
@@ -40,6 +43,28 @@ def host_outputs(node: NodeDef, kind: str) -> frozenset[int]:
             found.update(range(index, index + count))
         index += count
     return frozenset(found)
+
+
+@functools.cache
+def onednn_types() -> frozenset[str]:
+    """Types that oneDNN's kernels take on this machine's CPU, where there are any for an op.
+
+    TensorFlow runs them in the place of its own: unasked on processors with instructions for neural
+    networks, elsewhere where TF_ENABLE_ONEDNN_OPTS=1; those of bfloat16 where the processor has
+    AVX-512 (`mkl_layout_pass.cc`, `IsBF16SupportedByOneDNNOnThisCPU`).
+    """
+    if not port.IsMklEnabled():
+        return frozenset()
+    return frozenset({"float32", "bfloat16"} if has_avx512() else {"float32"})
+
+
+@functools.cache
+def has_avx512() -> bool:
+    """Whether this machine's CPU has AVX-512; taken for granted where Linux does not tell."""
+    try:
+        return "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return True
 
 
 def keeps_arguments_on_host(dtype: Any) -> bool:

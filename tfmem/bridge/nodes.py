@@ -23,7 +23,7 @@ from tfmem.bridge.graphdefs import (
 from tfmem.bridge.inference import constant, full, import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, is_variable
 from tfmem.bridge.shapes import Shape
-from tfmem.bridge.workspace import WORKSPACE_OPS, passed, workspace
+from tfmem.bridge.workspace import WORKSPACE_OPS, made_last, passed, workspace
 from tfmem.costs.types import HANDLE_BYTES
 from tfmem.graph import device_names
 from tfmem.graph.bodies import BRANCHES, Body
@@ -89,7 +89,6 @@ class Reader:
                     sizes[i] = 0
         if (number := _number(op)) is not None:
             self.numbers[node_def.name] = number
-        shares, passed = self._study(node_def, op)
         return Node(
             name=node_def.name,
             op=node_def.op,
@@ -97,8 +96,7 @@ class Reader:
             after=tuple(dict.fromkeys(after)),
             nbytes=tuple(sizes),
             device=node_def.device,
-            shares=shares,
-            passed=passed,
+            **self._study(node_def, op),
         )
 
     def is_bounded(self, value: Value) -> bool:
@@ -147,12 +145,12 @@ class Reader:
         itemsize = _STRING_BYTES if dtype == tf.string else dtype.size
         return prod(n for n in shape if n is not None) * int(itemsize)
 
-    def _study(self, node_def: NodeDef, op: tf.Operation) -> tuple[int | None, int]:
-        """Notes the operations of a node; the input whose buffer it shares, what it passes on."""
+    def _study(self, node_def: NodeDef, op: tf.Operation) -> dict[str, Any]:
+        """Notes the operations of a node; what its kernel does to buffers, as fields of `Node`."""
         has_flops = node_def.op in shapes.FLOP_OPS
         known = has_flops or node_def.op in shapes.SHARING_OPS or node_def.op in WORKSPACE_OPS
         if not known:
-            return None, 0
+            return {}
         tensors = list(op.inputs)
         constants = {} if has_flops else {i: c for i, t in enumerate(tensors) if (c := constant(t))}
         dtype = op.outputs[0].dtype
@@ -172,7 +170,11 @@ class Reader:
             self.workspace[node_def.name] = sum(scratch)
             if len(scratch) > 1:
                 self.buffers[node_def.name] = scratch
-        return shapes.shared_input(call), passed(call, on_gpu)
+        return {
+            "shares": shapes.shared_input(call),
+            "passed": passed(call, on_gpu),
+            "last": made_last(call, on_gpu),
+        }
 
     def all_bodies(self, nodes: Iterable[NodeDef]) -> dict[str, tuple[Body, ...]]:
         """The functions that nodes run, by the node's name.

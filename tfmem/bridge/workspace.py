@@ -1,8 +1,9 @@
 """What shapes tell about a kernel's scratch: bytes that it holds only while it runs.
 
-Read in TensorFlow's kernels and measured on the CPU (TensorFlow 2.21, BFC statistics). Of some 200
+Read in TensorFlow's kernels and measured on CPUs (TensorFlow 2.21, BFC statistics), with oneDNN's
+kernels and with TensorFlow's own, which hold other scratch (`kernels.onednn_types`). Of some 200
 kernels tried alone, in several types, these are the ones that hold more than a few per cent of
-their operands, or more than 64 KiB; matrix products of two axes of float32, convolutions of float32
+their operands, or more than 64 KiB; matrix products of two axes of float32, oneDNN's convolutions
 (their scratch is not the allocator's), batch norms of float32, softmaxes, gathers, transpositions,
 scans and elementwise kernels hold next to nothing.
 """
@@ -15,6 +16,7 @@ from math import prod
 
 import tensorflow as tf
 
+from tfmem.bridge import kernels
 from tfmem.bridge.shapes import Call, Shape
 from tfmem.graph.ops import LOSSES
 
@@ -97,9 +99,9 @@ def _spelt(term: str, shape: Shape) -> str:
 
 
 def _product(call: Call, inputs: list[Shape], out: Shape) -> int | tuple[int, ...]:
-    """Blocks of the operands; of float16 each of them and the product as float32."""
+    """Blocks of the operands; each of them and the product as float32, if it has no kernel."""
     first, second = inputs
-    if call.dtype == "float16":
+    if call.dtype in _HALVES and not _is_onednn(call):
         return tuple(4 * prod(shape) for shape in (first, second, out))
     rows, columns = out[-2:]
     if call.op == "MatMul":
@@ -136,7 +138,7 @@ def _blocks(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turn
     It wants those of bfloat16 in pairs of rows, whose sums it keeps in float32. A product deeper
     than a block is summed up apart if its first operand is copied.
     """
-    if call.dtype not in ("float32", "bfloat16"):
+    if not _is_onednn(call) or not kernels.has_avx512():
         return 0
     is_half = call.dtype == "bfloat16"
     block = _DEPTH if turns_x or depth <= 2 * _DEPTH else 2 * _DEPTH
@@ -152,19 +154,24 @@ def _blocks(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turn
     return _threads() * sum(parts) + gaps * _GAP + _DESCRIPTION
 
 
+def _is_onednn(call: Call) -> bool:
+    """Whether oneDNN's kernel runs in the place of TensorFlow's own, on a CPU."""
+    return call.dtype in kernels.onednn_types()
+
+
 def _threads() -> int:
     """Threads that share the work of a kernel."""
     return tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
 
 
 def _convolution_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
-    """Patches of pictures as rows of a matrix, of the types that oneDNN has no kernel for.
+    """Patches of pictures as rows of a matrix, but for oneDNN.
 
     As many pictures at a time as fill the cache; that of the input takes one at a time if there is
     but one, or if one is enough work for all threads (`conv_grad_input_ops.h`,
     `conv_grad_filter_ops.cc`).
     """
-    if call.dtype not in ("float16", "float64"):
+    if _is_onednn(call):
         return 0
     is_filter = call.op.endswith("Filter")
     pictures, kernel, gradient = inputs[0] if is_filter else out, inputs[1], inputs[2]
@@ -177,9 +184,36 @@ def _convolution_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
     return count * places * patch * call.itemsize
 
 
+def _convolution(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+    """All three with the groups of channels in front, if there are several, but for oneDNN."""
+    picture, kernel = inputs
+    if _is_onednn(call) or picture[-1:] == kernel[2:3]:
+        return ()
+    return (0, *(prod(shape) * call.itemsize for shape in (picture, kernel, out)))
+
+
+def _depthwise(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+    """A filter for each thread, but for oneDNN."""
+    return () if _is_onednn(call) else (0, *[_padded(call, inputs[1])] * _threads())
+
+
+def _depthwise_filter_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+    """A filter for each picture, and one for their sum, but for oneDNN."""
+    if _is_onednn(call):
+        return ()
+    kernel = _padded(call, out)
+    return 0, inputs[0][0] * kernel, kernel
+
+
+def _padded(call: Call, kernel: Shape) -> int:
+    """Bytes of a depthwise filter whose channels are filled up to whole vectors."""
+    rows, columns, channels, each = kernel
+    return rows * columns * -(-channels * each // _LANES) * _LANES * call.itemsize
+
+
 def _norm_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
-    """The output as float32, if it is of float16."""
-    return 4 * prod(out) if call.dtype == "float16" else 0
+    """The output as float32, if it is of half its bytes, but for oneDNN."""
+    return 4 * prod(out) if call.dtype in _HALVES and not _is_onednn(call) else 0
 
 
 def _reduction(call: Call, inputs: list[Shape], out: Shape) -> int:
@@ -211,20 +245,35 @@ def passed(call: Call, on_gpu: bool) -> int:
 
     A maximum pool's: one for each output, where the maximum was (oneDNN).
     """
-    is_passed = call.op in _POOLS and call.dtype in _ONEDNN_TYPES and not on_gpu
+    is_passed = call.op in _POOLS and _is_onednn(call) and not on_gpu
     return prod(call.outputs[0]) if is_passed and call.outputs[0] else 0
 
 
-def _pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
-    """The output once more, and the index of each maximum as an int64; nothing where it is passed.
+def made_last(call: Call, on_gpu: bool) -> int | None:
+    """The output that a node's kernel makes after all others; None if they are made in order.
 
-    It is passed by a pool whose output is read itself, as it always is but for transfers.
+    A norm's first, for oneDNN (seen in the requests of real steps).
     """
-    return prod(inputs[1]) * (call.itemsize + 8) if call.dtype not in _ONEDNN_TYPES else 0
+    return 0 if call.op in _NORMS and _is_onednn(call) and not on_gpu else None
+
+
+def _pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+    """The pool's output once more, and the index of each maximum as an int64, before its own.
+
+    The first is not made where nobody else reads the pool's output any more. Nothing where indices
+    are passed on, as they are by a pool whose output is read itself, so always but for transfers.
+    """
+    if _is_onednn(call):
+        return ()
+    return prod(inputs[1]) * call.itemsize, prod(inputs[1]) * 8, 0
 
 
 _POOLS = ("MaxPool", "MaxPool3D")
-_ONEDNN_TYPES = ("float32", "bfloat16")
+_NORMS = ("FusedBatchNormV3", "_FusedBatchNormEx")
+_HALVES = ("float16", "bfloat16")
+
+_LANES = 8
+"""Numbers of a vector, of all types, that depthwise convolutions take at a time."""
 
 _Rule = Callable[[Call, list[Shape], Shape], int | tuple[int, ...]]
 
@@ -239,11 +288,14 @@ _CPU_RULES: dict[str, _Rule] = {
     "MatMul": _product,
     "BatchMatMulV2": _product,
     "BatchMatMulV3": _product,
+    "Conv2D": _convolution,
+    "DepthwiseConv2dNative": _depthwise,
+    "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter_gradient,
     "Conv2DBackpropInput": _convolution_gradient,
     "Conv2DBackpropFilter": _convolution_gradient,
     "FusedBatchNormGradV3": _norm_gradient,
 }
 """Of kernels that a CPU alone has."""
 
-WORKSPACE_OPS: Sequence[str] = (*_RULES, *_CPU_RULES, *_POOLS)
-"""Ops of which `workspace` or `passed` knows; reductions need their second input's constant."""
+WORKSPACE_OPS: Sequence[str] = (*_RULES, *_CPU_RULES, *_POOLS, *_NORMS)
+"""Ops of which something here knows; reductions need their second input's constant."""

@@ -229,7 +229,7 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _R
     made.source.append(source if kind in (VIEW, ASSIGN, HANDLE) else -1)
     read = [*references.read(inputs), *_passed(made, facts, inputs)]
     made.reads.append(tuple(v for v in read if v not in handles))
-    _add_outputs(made, kind, facts, inputs)
+    _add_outputs(made, node, kind, facts, inputs)
 
 
 def _passed(made: Compact, facts: ops.Facts, inputs: Sequence[int]) -> Iterator[int]:
@@ -265,7 +265,7 @@ def _kind_of(
     return PLAIN, -1
 
 
-def _add_outputs(made: Compact, kind: int, facts: ops.Facts, inputs: list[int]) -> None:
+def _add_outputs(made: Compact, node: Node, kind: int, facts: ops.Facts, inputs: list[int]) -> None:
     first, end = made.first[-2:]
     output = first + facts.taker
     takes: list[int] = []
@@ -276,7 +276,7 @@ def _add_outputs(made: Compact, kind: int, facts: ops.Facts, inputs: list[int]) 
     made.takes.append(tuple(takes))
     made.taker.append(output if takes else -1)
     outputs: Sequence[int] = range(first, end)
-    if (last := facts.last) is not None:
+    if (last := node.last) is not None:
         outputs = sorted(outputs, key=lambda value: value == first + last)
     made.outputs.append(outputs)
 

@@ -73,6 +73,7 @@ class Node:
         (a slice along the first dimension); None where `ops` knows it from the op type.
       passed: bytes of a buffer that its kernel passes on to that of its gradient, and makes anyway;
         it counts as one more output, behind the stashes (see `Facts.passed`).
+      last: index of the output that its kernel makes after all others; None if they are in order.
       stashes: memory that its outputs refer to, made by it or by the functions that it runs.
       holds: (index of an output, value) for each value, or stash of a node, that an output refers
         to, other than its own stashes.
@@ -90,6 +91,7 @@ class Node:
     origin: str = ""
     shares: int | None = None
     passed: int = 0
+    last: int | None = None
     stashes: tuple[Stash, ...] = ()
     holds: tuple[tuple[int, Value], ...] = ()
     same: tuple[tuple[int, Value], ...] = ()

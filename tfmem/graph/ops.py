@@ -26,7 +26,6 @@ class Facts:
       inplace: indices of inputs whose buffer one output may take over (`forward_input`), the
         first that can be taken over is.
       taker: the output that takes it over.
-      last: the output that is allocated after all others; None if they are in order.
       reads: index of the resource input that is a variable it reads; None if it reads none.
       writes: indices of the resource inputs that are variables it updates.
       is_sparse: it accesses rows of a variable and so sets it to copy-on-read: from then on each
@@ -44,7 +43,6 @@ class Facts:
     shares: int | None = None
     inplace: tuple[int, ...] = ()
     taker: int = 0
-    last: int | None = None
     reads: int | None = None
     writes: tuple[int, ...] = ()
     is_sparse: bool = False
@@ -272,9 +270,6 @@ TABLE: dict[str, Facts] = {
 
 TABLE["BiasAdd"] = replace(TABLE["BiasAdd"], inplace=(0,))
 TABLE |= {op: replace(TABLE[op], passed=1) for op in ("MaxPoolGrad", "MaxPool3DGrad")}  # oneDNN
-TABLE |= {  # seen in the allocations of real steps (CPU, TensorFlow 2.21)
-    op: replace(TABLE[op], last=0) for op in ("FusedBatchNormV3", "_FusedBatchNormEx")
-}
 
 
 def facts_of(op: str) -> Facts:

@@ -9,7 +9,7 @@ from functools import cached_property
 from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
-from tfmem.simulation.replay import Allocation
+from tfmem.simulation.allocation import Allocation
 from tfmem.simulation.simulate import Simulation, allocate, simulate
 
 FILLED = 0.94

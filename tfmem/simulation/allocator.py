@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tfmem.costs.types import GRAIN, HOLE, WALLS
@@ -54,8 +54,8 @@ class Bfc:
     in_use: int = 0
     reserved: int = 0
     region: int = FIRST_REGION
-    free: list[tuple[int, int]] = field(default_factory=list)  # (size, address), best fit first
-    chunks: dict[int, Chunk] = field(default_factory=dict)  # free ones by address
+    free: list[tuple[int, int, Chunk]] = field(default_factory=list)
+    """Free chunks behind their sizes and addresses, best fit first."""
 
     def __post_init__(self) -> None:
         for size in self.room or ():
@@ -89,10 +89,9 @@ class Bfc:
         if place == len(self.free):
             self._extend(size)
             place = bisect_left(self.free, (size, 0))
-        _, begin = self.free.pop(place)
-        chunk = self.chunks.pop(begin)
+        *_, chunk = self.free.pop(place)
         if chunk.size >= 2 * size or chunk.size - size >= MOST_PADDING:
-            rest = Chunk(begin + size, chunk.size - size, True, chunk, chunk.after)
+            rest = Chunk(chunk.begin + size, chunk.size - size, True, chunk, chunk.after)
             if rest.after is not None:
                 rest.after.before = rest
             chunk.size, chunk.after = size, rest
@@ -105,16 +104,24 @@ class Bfc:
         """Frees a chunk and joins it with free neighbours."""
         self.in_use -= chunk.size
         chunk.is_free = True
-        for neighbour in (chunk.after, chunk.before):
-            if neighbour is not None and neighbour.is_free:
-                self._remove(neighbour)
-                first, second = sorted((chunk, neighbour), key=lambda c: c.begin)
-                first.size += second.size
-                first.after = second.after
-                if first.after is not None:
-                    first.after.before = first
-                chunk = first
+        if (after := chunk.after) is not None and after.is_free:
+            self._remove(after)
+            _join(chunk, after)
+        if (before := chunk.before) is not None and before.is_free:
+            self._remove(before)
+            _join(before, chunk)
+            chunk = before
         self._insert(chunk)
+
+    def release_all(self, chunks: Iterable[Chunk]) -> None:
+        """Frees chunks one after the other."""
+        for chunk in chunks:
+            self.release(chunk)
+
+    @property
+    def free_places(self) -> tuple[tuple[int, int], ...]:
+        """Bytes and address of each free chunk."""
+        return tuple((size, begin) for size, begin, _ in self.free)
 
     def leave_holes(self, sizes: Sequence[int]) -> None:
         """Leaves free chunks of these sizes with small ones in use between them."""
@@ -122,8 +129,7 @@ class Bfc:
         for size in sizes:
             made.append(self.allocate(size))
             self.allocate(GRAIN)
-        for chunk in made:
-            self.release(chunk)
+        self.release_all(made)
 
     def _extend(self, size: int) -> None:
         if self.room is not None:
@@ -139,12 +145,18 @@ class Bfc:
             self.region *= 2
 
     def _insert(self, chunk: Chunk) -> None:
-        insort(self.free, (chunk.size, chunk.begin))
-        self.chunks[chunk.begin] = chunk
+        insort(self.free, (chunk.size, chunk.begin, chunk))
 
     def _remove(self, chunk: Chunk) -> None:
         del self.free[bisect_left(self.free, (chunk.size, chunk.begin))]
-        del self.chunks[chunk.begin]
+
+
+def _join(first: Chunk, second: Chunk) -> None:
+    """Makes two neighbours one, the first."""
+    first.size += second.size
+    first.after = second.after
+    if first.after is not None:
+        first.after.before = first
 
 
 def parted(room: Sequence[int], apart: Sequence[int], kept: Sequence[int]) -> Iterator[int]:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tfmem.costs.types import GRAIN, HOLE, WALLS
-from tfmem.simulation.replay import Allocation, Replay
+from tfmem.simulation.allocation import Allocation
+from tfmem.simulation.replay import Replay
 
 LEAST_SLOT = 1 / 200
 """Of the free bytes, the least buffers that chunks are kept apart for. Less tries more ways."""
@@ -29,7 +30,8 @@ def within(step: Replay, room: Sequence[int], steps: int) -> Allocation:
     """
     found = _first_fit([(step, steps)], room)
     if found is None:
-        return replace(step.within_apart(room, (step.piece,) * step.pieces, steps), fits=False)
+        pieces = (step.piece,) * step.pieces
+        return replace(step.within_apart(room, pieces, steps, to_the_end=True), fits=False)
     _, (allocation,) = found
     return allocation
 

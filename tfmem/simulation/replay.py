@@ -17,15 +17,13 @@ from __future__ import annotations
 import itertools
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import ceil
 
-import numpy as np
-
 from tfmem.costs.types import GRAIN, HOLE, SWITCH, WALLS, Asked, Feed, Requests
 from tfmem.graph.compact import SMALL
+from tfmem.simulation.allocation import Allocation, allocation_of
 from tfmem.simulation.allocator import Bfc, Chunk, parted
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.liveness import Lifetimes
@@ -33,10 +31,6 @@ from tfmem.simulation.requests import on_device, parts_of, requests
 
 # Constants of the replay; what others do to predictions is measured by
 # `python -m models.bench.constants` (docs/measured/constants.md).
-
-USUAL = 0.9
-"""Part of the steps of the first process whose peaks are within the predicted one. Runs are
-measured by their largest step of a few; nearer to 1 predicts what is rarely seen."""
 
 LARGE_HOLES = 6
 """Large holes that what ran before has left, in all growing allocators but the first. More predict
@@ -62,24 +56,6 @@ plans ran out of memory in step 3 to 24 (a ResNet-RS, a second-order step, a CSP
 
 SPARE_PIECES, SPARE = 8, 0.25
 """Pieces, and part of the pieces that a plan needs, that are kept for what it does not foresee."""
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """What a program takes in the allocator.
-
-    Attributes:
-      worst_bytes: most bytes in use, as `get_memory_info` counts them, in any of the steps.
-      usual_bytes: the most in nine steps of ten of the first process: the padding differs from step
-        to step.
-      reserved_bytes: bytes of all regions at the end.
-      fits: whether the room, if it is bounded, was enough.
-    """
-
-    worst_bytes: int
-    usual_bytes: int
-    reserved_bytes: int
-    fits: bool
 
 
 class Replay:
@@ -147,7 +123,7 @@ class Replay:
         pools = [self._with_past(seed) for seed in range(count)]
         callers = itertools.cycle((Caller.SAME, Caller.NEW))
         peaks = [self.run(pool, who, steps) for pool, who in zip(pools, callers, strict=False)]
-        return _allocation(pools, peaks)
+        return allocation_of(pools, peaks)
 
     @cached_property
     def most_alive(self) -> dict[int, int]:
@@ -155,7 +131,7 @@ class Replay:
 
         Sizes that are alike count as the largest of them.
         """
-        asked = self._requests(set())
+        asked = self._asked
         classes: list[int] = []
         class_of: dict[int, int] = {}
         for size in sorted({nbytes for _, nbytes in asked if nbytes > 0}, reverse=True):
@@ -173,13 +149,16 @@ class Replay:
                 alive[held.pop(number)] -= 1
         return most
 
-    def within_apart(self, room: Sequence[int], apart: Sequence[int], steps: int) -> Allocation:
+    def within_apart(
+        self, room: Sequence[int], apart: Sequence[int], steps: int, *, to_the_end: bool = False
+    ) -> Allocation:
         """Runs steps where only so many bytes are free, some chunks being kept apart.
 
         Args:
           room: bytes of each free chunk, by address.
           apart: of each chunk that is taken out of the largest one, pieces for small buffers too.
           steps: how many.
+          to_the_end: go on where the room is not enough, to find out how much would be in use.
         """
         pools, peaks = [], []
         for caller, (padding, is_joined) in itertools.product(self.kinds, PLACES):
@@ -197,10 +176,10 @@ class Replay:
             for nbytes in parted(room, apart, self.rows):
                 pool.add(nbytes)
             pools.append(pool)
-            peaks.append(self.run(pool, caller, steps, chunks, rows))
+            peaks.append(self.run(pool, caller, steps, chunks, rows, to_the_end=to_the_end))
             if not pool.fits:
                 break
-        return _allocation(pools, peaks)
+        return allocation_of(pools, peaks)
 
     def _groups(self, is_joined: bool, caller: Caller) -> Iterator[Sequence[int]]:
         """What is there before the first step; those of a group lie side by side."""
@@ -219,14 +198,14 @@ class Replay:
         pool.add(sum(kept) + GRAIN)
         rows = [pool.allocate(nbytes) for nbytes in kept]
         random.Random(len(rows)).shuffle(rows)
-        taken = [pool.given(_padded(nbytes, padding))[0] for nbytes in self._taken]
+        taken = [pool.given(int(padding * nbytes) // GRAIN * GRAIN)[0] for nbytes in self._taken]
         return [*taken, *rows]
 
     def _size(self, given: int, padding: float) -> int:
         """Bytes of the chunk of what was there before, if arguments are padded so much."""
         given = max(given, _next(given))
         nbytes = self._sizes[given]
-        return _padded(nbytes, padding) if given in self._arguments else nbytes
+        return int(padding * nbytes) // GRAIN * GRAIN if given in self._arguments else nbytes
 
     @cached_property
     def pieces(self) -> int:
@@ -236,7 +215,7 @@ class Replay:
         small += [(b, self._sizes[b]) for b in self._renewed]
         others = enumerate((*self._staying, *self._small_rows), 1)
         small += [(-number, nbytes) for number, nbytes in others]
-        for number, nbytes in (*small, *self._requests(set())):
+        for number, nbytes in (*small, *self._asked):
             if 0 < nbytes <= self.piece:
                 if not pool.has(nbytes):
                     pool.add(self.piece)
@@ -246,17 +225,24 @@ class Replay:
                 pool.release(chunks.pop(number))
         return ceil(count * (1 + SPARE)) + SPARE_PIECES
 
-    def _requests(self, staying: set[int]) -> Requests:
-        """What a step asks for; `staying` are outputs that it does not give back."""
-        return tuple(itertools.chain.from_iterable(self._by_position(staying)))
+    @cached_property
+    def _asked(self) -> Requests:
+        """What a step asks for and gives back, its outputs too."""
+        return tuple(itertools.chain.from_iterable(self._by_position(())))
+
+    @cached_property
+    def _asked_by_who_keeps(self) -> Requests:
+        """What a step asks for whose outputs the caller keeps."""
+        return tuple(itertools.chain.from_iterable(self._by_position(self._outputs)))
 
     def asked(self) -> list[tuple[str, int]]:
         """What a step asks for once its constants are there: the node, "" for none, and bytes."""
         nodes = "", *self._lifetimes.program.names
-        made = zip(nodes, self._by_position(set()), strict=False)
+        made = zip(nodes, self._by_position(()), strict=False)
         return [(node, nbytes) for node, one in made for _, nbytes in one if nbytes > 0]
 
-    def _by_position(self, staying: set[int]) -> Iterator[Requests]:
+    def _by_position(self, staying: Sequence[int]) -> Iterator[Requests]:
+        """What each position asks for; `staying` are outputs that the step does not give back."""
         held = {*self._given, *self._constants}
         kept = {*self._renewed.values(), *(held - self._renewed.keys()), *staying}
         return requests(self._lifetimes, self._workspace, self._within, held=held, kept=kept)
@@ -287,8 +273,12 @@ class Replay:
         steps: int,
         chunks: dict[int, Chunk] | None = None,
         rows: Sequence[Chunk] = (),
+        *,
+        to_the_end: bool = True,
     ) -> list[int]:
         """Most bytes in use in each step, beside what was there before.
+
+        Steps are not run again once everything lies as it did before an earlier one.
 
         Args:
           pool: the allocator.
@@ -298,12 +288,11 @@ class Replay:
             them, what is in use now being no part of the program.
           rows: chunks that rows leave for those kept apart for them, a batch in each step; in use
             as much as before.
+          to_the_end: go on where there was no room.
         """
         before = pool.in_use if chunks is None else 0
         if chunks is None:
-            chunks = {b: pool.allocate(self._sizes[b]) for b in self._given}
-            ahead = self._arguments if caller.is_fed else ()
-            chunks |= {_next(b): pool.given(self._sizes[b])[0] for b in ahead}
+            chunks = self._made(pool, caller)
         before += sum(chunk.size for b, chunk in chunks.items() if b < 0)  # counted besides
         chunks |= {b: pool.allocate(self._sizes[b]) for b in self._constants}
         for nbytes in self._staying:
@@ -312,23 +301,36 @@ class Replay:
         for b in self._callers:
             variables.setdefault(self._sizes[b], deque()).append(b)
         renews = caller is not Caller.SAME
-        asked = self._requests(set(self._outputs) if renews else set())
+        asked = self._asked_by_who_keeps if renews else self._asked
         peaks: list[int] = []
         returned: list[Chunk] = []
+        seen: dict[Hashable, int] = {}
         for step in range(steps):
+            if not (pool.fits or to_the_end):
+                break
+            if not (caller.is_fed or rows):
+                state = _state(pool, chunks, returned, variables)
+                if (known := seen.setdefault(state, step)) < step:
+                    again = itertools.cycle(peaks[known:])
+                    return [*peaks, *itertools.islice(again, steps - step)]
             peaks.append(self._most(pool, asked, chunks, variables) - before)
             keeper = self._keeper.items()  # all at once: one may be given what another had
             chunks |= {old: chunks.pop(new) for new, old in keeper if new in chunks}
             if renews:
-                for chunk in returned:
-                    pool.release(chunk)
+                pool.release_all(returned)
                 returned = [chunks.pop(number) for number in self._returned]
                 self._change_arguments(pool, caller, chunks, caller.is_early(step, steps))
             count = len(self._batch) + len(self._taken)
-            for row in rows[step * count :][:count]:
-                pool.in_use += row.size
-                pool.release(row)
+            left = rows[step * count :][:count]
+            pool.in_use += sum(row.size for row in left)
+            pool.release_all(left)
         return peaks
+
+    def _made(self, pool: Bfc, caller: Caller) -> dict[int, Chunk]:
+        """What is there before the first step, asked for now."""
+        made = {b: pool.allocate(self._sizes[b]) for b in self._given}
+        ahead = self._arguments if caller.is_fed else ()
+        return made | {_next(b): pool.given(self._sizes[b])[0] for b in ahead}
 
     def _change_arguments(
         self, pool: Bfc, caller: Caller, chunks: dict[int, Chunk], is_early: bool
@@ -340,8 +342,7 @@ class Replay:
         chunks |= {b: chunks.pop(_next(b)) for b in self._arguments}
         if is_early:
             self._make_next(pool, chunks)
-        for chunk in old:
-            pool.release(chunk)
+        pool.release_all(old)
         if caller.is_fed and not is_early:
             self._make_next(pool, chunks)
 
@@ -375,8 +376,16 @@ class Replay:
         return most
 
 
-def _padded(nbytes: int, padding: float) -> int:
-    return int(padding * nbytes) // GRAIN * GRAIN
+def _state(
+    pool: Bfc,
+    chunks: Mapping[int, Chunk],
+    returned: Sequence[Chunk],
+    variables: Mapping[int, deque[int]],
+) -> Hashable:
+    """All that what comes next depends on: where everything lies, which variable's turn it is."""
+    held = sorted((number, chunk.begin, chunk.size) for number, chunk in chunks.items())
+    kept = tuple((chunk.begin, chunk.size) for chunk in returned)
+    return tuple(held), pool.free_places, kept, tuple(map(tuple, variables.values())), pool.reserved
 
 
 def _next(argument: int) -> int:
@@ -386,13 +395,5 @@ def _next(argument: int) -> int:
 
 def _numbers(buffer: int, parts: Mapping[int, tuple[int, Sequence[int]]]) -> Sequence[int]:
     """The numbers under which a buffer is asked for: its own, or those of its parts."""
-    if buffer not in parts:
-        return (buffer,)
-    first, sizes = parts[buffer]
+    first, sizes = parts.get(buffer, (buffer, (0,)))
     return range(first, first + len(sizes))
-
-
-def _allocation(pools: Sequence[Bfc], peaks: Sequence[Sequence[int]]) -> Allocation:
-    usual = int(np.quantile(peaks[0], USUAL, method="higher"))
-    worst = max(map(max, peaks))
-    return Allocation(worst, usual, pools[0].reserved, all(pool.fits for pool in pools))

@@ -21,9 +21,10 @@ from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph, Value
 from tfmem.plan import Plan
 from tfmem.simulation import liveness
+from tfmem.simulation.allocation import Allocation
 from tfmem.simulation.layout import within
 from tfmem.simulation.program import Program, program
-from tfmem.simulation.replay import Allocation, Replay
+from tfmem.simulation.replay import Replay
 from tfmem.simulation.requests import functions, kernel_buffers, scratch, staying
 
 Array = npt.NDArray[np.int64]

@@ -36,6 +36,8 @@ MODULES = (
     "recommenders",
     "others",
     "pictures",
+    "attention",
+    "sciences",
     "styles",
     "gradients",
     "loops",
