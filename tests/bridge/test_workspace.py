@@ -189,6 +189,13 @@ OWN = [
             (("bfloat16", 2), (0, 3456, 432)),
         )
     ),
+    *(
+        ("DepthwiseConv2dNativeBackpropInput", "float32", 4, [_SIZE, kernel, image], image, asked)
+        for kernel, image, asked in (
+            (_DEEP, _FEATURES, (0, 864, 864)),
+            ((3, 3, 16, 1), _IMAGE, (0, 576)),
+        )
+    ),
     ("MatMul", "float32", 4, [(512, 300), (300, 700)], (512, 700), ()),
     ("MatMul", "bfloat16", 2, [(512, 300), (300, 700)], (512, 700), (614400, 840000, 1433600)),
     ("BatchMatMulV2", "float32", 4, [(8, 512, 300), (8, 300, 700)], (8, 512, 700), ()),

@@ -205,6 +205,14 @@ def _depthwise_filter_gradient(call: Call, inputs: list[Shape], out: Shape) -> t
     return 0, inputs[0][0] * kernel, kernel
 
 
+def _depthwise_input_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+    """A filter, filled up before if it has to be, but for oneDNN."""
+    if _is_onednn(call):
+        return ()
+    kernel = _padded(call, inputs[1])
+    return (0, *[kernel] * (1 if kernel == prod(inputs[1]) * call.itemsize else 2))
+
+
 def _padded(call: Call, kernel: Shape) -> int:
     """Bytes of a depthwise filter whose channels are filled up to whole vectors."""
     rows, columns, channels, each = kernel
@@ -291,6 +299,7 @@ _CPU_RULES: dict[str, _Rule] = {
     "Conv2D": _convolution,
     "DepthwiseConv2dNative": _depthwise,
     "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter_gradient,
+    "DepthwiseConv2dNativeBackpropInput": _depthwise_input_gradient,
     "Conv2DBackpropInput": _convolution_gradient,
     "Conv2DBackpropFilter": _convolution_gradient,
     "FusedBatchNormGradV3": _norm_gradient,
