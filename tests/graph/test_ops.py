@@ -46,15 +46,19 @@ def test_an_unknown_op_is_stateful_and_shares_nothing() -> None:
     assert not facts.inplace
 
 
-@pytest.fixture(scope="module")
-def measured() -> dict:
-    return checked("buffers")
+@pytest.fixture(scope="module", params=["0", "1"], ids=["own kernels", "oneDNN"])
+def measured(request: pytest.FixtureRequest) -> dict:
+    return checked("buffers", TF_ENABLE_ONEDNN_OPTS=request.param)
 
 
-def checked(what: str) -> Any:
+def checked(what: str, **environment: str) -> Any:
     pytest.importorskip("tensorflow")
     outcome = run_limited(
-        f"tests.children.ops:{what}", limit_bytes=700 * 2**20, timeout=200, reserve=True
+        f"tests.children.ops:{what}",
+        limit_bytes=700 * 2**20,
+        timeout=200,
+        reserve=True,
+        environment=environment,
     )
     assert outcome.status == "ok", outcome.error + outcome.output
     return outcome.result
