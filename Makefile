@@ -6,6 +6,7 @@ READY := $(VENV)/.ready
 WILD := .venv-wild
 WILD_READY := $(WILD)/.ready
 WILD_NEEDS := models/bench/wild_cases/requirements.txt
+WILD_NEEDS_ALONE := models/bench/wild_cases/requirements-alone.txt
 
 # make gpu-check takes the interpreter that PYTHON names as it is, without .venv, if one is named.
 # Beyond tfmem's own dependencies it needs absl-py and tf-keras; the extra models has them.
@@ -53,9 +54,10 @@ $(READY): pyproject.toml
 	$(RUN) -m pip install --quiet --editable ".[dev]"
 	touch $(READY)
 
-$(WILD_READY): $(WILD_NEEDS)
+$(WILD_READY): $(WILD_NEEDS) $(WILD_NEEDS_ALONE)
 	$(PYTHON) -m venv $(WILD)
 	$(WILD)/bin/python -m pip install --quiet --requirement $(WILD_NEEDS)
+	$(WILD)/bin/python -m pip install --quiet --no-deps --requirement $(WILD_NEEDS_ALONE)
 	touch $(WILD_READY)
 
 clean:

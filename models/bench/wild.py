@@ -9,11 +9,11 @@ least budget, and the case runs under each share of that peak, and under 1.05 ti
 allocator's memory claimed as one region, and growing by regions. The share `tightest` looks for the
 least budget that is kept, below those that are known to be, and each that it tries has its row.
 
-Rows are kept, as JSON lines, beside the page that is written anew after each of them. A row is
-measured again if the sources of tfmem, or of its case, are others than those it was made with;
-`--again` measures in any case. To try something without touching the page: `--rows=FILE`. What a
-process wrote is in out/wild/CASE-MIB-MODE.log, of one that fell silent where it was; with
-TF_CPP_MIN_LOG_LEVEL=0 also the allocator's own account of running out.
+Rows are kept, as JSON lines, beside the page that is written anew after each of them; those of
+processors without oneDNN's kernels (decision 0089) have their own page. A row is measured again if
+the sources of tfmem, or of its case, are others than it was made with; or by `--again`. To try
+something without touching the page: `--rows=FILE`. What a process wrote is in
+out/wild/CASE-MIB-MODE.log, of one that fell silent where it was.
 """
 
 from __future__ import annotations
@@ -43,10 +43,13 @@ from models.bench import wild_page
 from models.bench.wild_cases import CORE, Case, cases
 from models.bench.wild_child import Job
 from models.bench.wild_verdict import Events, judged
+from tfmem.bridge import kernels
 from tfmem.runtime.memory import MIB
 
 ROOT = Path(__file__).parent.parent.parent
-ROWS = ROOT / "docs" / "measured" / "wild.jsonl"
+KERNELS = "oneDNN's" if kernels.onednn_types() else "TensorFlow's own"
+"""Whose kernels run on this machine's processor: what steps take depends on it."""
+ROWS = ROOT / "docs" / "measured" / f"wild{'' if kernels.onednn_types() else '_own_kernels'}.jsonl"
 LOGS = ROOT / "out" / "wild"
 
 MODES = ("region", "growing")
@@ -190,6 +193,7 @@ class Suite:
             "library": case.library,
             "revision": revision(),
             "date": datetime.date.today().isoformat(),
+            "kernels": KERNELS,
             **judged(events, budget, plain, lambda: self._row(case, "rounding", "rounding")),
             "seconds": round(time.perf_counter() - started, 1),
         }

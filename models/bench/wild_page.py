@@ -63,6 +63,7 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
             f"Written by `make wild`, {dates[0]} to {dates[-1]}: "
             f"{len({row['case'] for row in rows})} cases of {len(libraries)} libraries and styles "
             f"({', '.join(libraries)}), none written for tfmem. "
+            f"On a CPU, with {' and '.join(sorted(_kernels(rows)))} kernels. "
             f"Rows are of the revisions {', '.join(revisions) or 'none'} "
             "(a plus says that files differed). Versions: "
             f"{', '.join(f'{name} {text}' for name, text in sorted(versions.items()))}.",
@@ -82,6 +83,10 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
             "times further from plain than that.",
         ]
     )
+
+
+def _kernels(rows: Iterable[Row]) -> set[str]:
+    return {row.get("kernels", "oneDNN's") for row in rows}
 
 
 # In sum.

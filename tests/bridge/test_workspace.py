@@ -11,6 +11,7 @@ from tfmem.bridge import kernels
 from tfmem.bridge.shapes import Call
 from tfmem.bridge.workspace import made_last, passed, workspace
 from tfmem.graph.ops import LOSSES
+from tfmem.runtime import devices
 
 # (equation, shapes, result, measured megabytes held beside operands and result; float32). Blocks of
 # the product, of less than a megabyte for each thread, are held beside the result.
@@ -56,7 +57,7 @@ def own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfmem.bridge.workspace._threads", lambda: 2)
+    monkeypatch.setattr(devices, "threads_of_a_kernel", lambda: 2)
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,13 @@ scans and elementwise kernels hold next to nothing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from math import prod
-
-import tensorflow as tf
 
 from tfmem.bridge import kernels
 from tfmem.bridge.shapes import Call, Shape
 from tfmem.graph.ops import LOSSES
+from tfmem.runtime import devices
 
 _TARGET, _CACHE = 30 * 2**20, 256 * 2**10
 """Bytes that TensorFlow takes the third and the second level of a CPU's cache to have."""
@@ -121,10 +119,17 @@ def _of_two(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turn
     block = 2 * _ROWS if depth >= _LONG and rows >= _TALL and not turns_x else _ROWS
     if not (turns_x and depth > _DEPTH) and block == _ROWS:
         strip = _ROWS * _STRIP * _SUM_BYTES if turns_x and depth == _DEPTH else 0
-        return _blocks(call, rows, columns, depth, turns_x, turns_y) + _threads() * strip
+        return (
+            _blocks(call, rows, columns, depth, turns_x, turns_y)
+            + devices.threads_of_a_kernel() * strip
+        )
     part = -(-_alike(rows, _DEPTH) // _STRIP) * _STRIP
     copied = (block + _alike(columns, _WIDE) + _STRIP) * part * call.itemsize
-    return _threads() * (copied + block * _COLUMNS * _SUM_BYTES) + 2 * _GAP + _DESCRIPTION
+    return (
+        devices.threads_of_a_kernel() * (copied + block * _COLUMNS * _SUM_BYTES)
+        + 2 * _GAP
+        + _DESCRIPTION
+    )
 
 
 def _alike(size: int, most: int) -> int:
@@ -151,17 +156,12 @@ def _blocks(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turn
         parts += [rows * _STRIP * _SUM_BYTES] if turns_x else []
         parts += [rows * _COLUMNS * _SUM_BYTES] if is_half else []
     gaps = (turns_x and copies_y) + (is_half and depth > deep)
-    return _threads() * sum(parts) + gaps * _GAP + _DESCRIPTION
+    return devices.threads_of_a_kernel() * sum(parts) + gaps * _GAP + _DESCRIPTION
 
 
 def _is_onednn(call: Call) -> bool:
     """Whether oneDNN's kernel runs in the place of TensorFlow's own, on a CPU."""
     return call.dtype in kernels.onednn_types()
-
-
-def _threads() -> int:
-    """Threads that share the work of a kernel."""
-    return tf.config.threading.get_intra_op_parallelism_threads() or os.cpu_count() or 1
 
 
 def _convolution_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
@@ -179,7 +179,9 @@ def _convolution_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
     places, patch, features = prod(gradient[1:3]), prod(kernel[:3]), kernel[3]
     work = places * features + patch * features + places * patch
     count = -(-(_TARGET // call.itemsize) // work)
-    if not is_filter and (pictures[0] == 1 or work // _threads() >= _CACHE // call.itemsize):
+    if not is_filter and (
+        pictures[0] == 1 or work // devices.threads_of_a_kernel() >= _CACHE // call.itemsize
+    ):
         count = 1
     return count * places * patch * call.itemsize
 
@@ -194,7 +196,9 @@ def _convolution(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]
 
 def _depthwise(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """A filter for each thread, but for oneDNN."""
-    return () if _is_onednn(call) else (0, *[_padded(call, inputs[1])] * _threads())
+    return (
+        () if _is_onednn(call) else (0, *[_padded(call, inputs[1])] * devices.threads_of_a_kernel())
+    )
 
 
 def _depthwise_filter_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:

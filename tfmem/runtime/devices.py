@@ -35,13 +35,30 @@ def lanes() -> int:
     """How many nodes TensorFlow's executors run at once at most."""
     import tensorflow as tf
 
-    return tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count() or 1
+    return _threads(tf.config.threading.get_inter_op_parallelism_threads(), "INTEROP")
+
+
+def threads_of_a_kernel() -> int:
+    """How many threads share the work of one kernel on a CPU."""
+    import tensorflow as tf
+
+    return _threads(tf.config.threading.get_intra_op_parallelism_threads(), "INTRAOP")
 
 
 def scarce() -> str:
     """Full name of the device whose memory is scarce by default: GPU:0 if any, else CPU:0."""
     gpu = f"{LOCAL}/device:GPU:0"
     return gpu if gpu in names() else f"{LOCAL}/device:CPU:0"
+
+
+def _threads(configured: int, kind: str) -> int:
+    """As `process_util.cc` counts them: as configured, as the environment says, or as cores run."""
+    asked = os.environ.get(f"TF_NUM_{kind}_THREADS", "")
+    if configured or (asked.isdecimal() and int(asked)):
+        return configured or int(asked)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _canonical(device: str) -> str:

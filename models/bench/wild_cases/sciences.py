@@ -191,7 +191,7 @@ def temporal_convolutions() -> Fit:
     return Fit(model, dataset(normals(32, 256, 8), normals(32, 1)))
 
 
-@case("kapre", legacy_keras=True)
+@case("tf-keras", legacy_keras=True)
 def spectrogram_network() -> Work:
     """Spectrograms inside the model: short-time Fourier transforms of waves."""
     import tf_keras as keras
