@@ -9,7 +9,7 @@ import pytest
 
 from tfmem.bridge import kernels
 from tfmem.bridge.shapes import Call
-from tfmem.bridge.workspace import made_last, passed, workspace
+from tfmem.bridge.workspace import of_kernel, passed, workspace
 from tfmem.graph.ops import LOSSES
 from tfmem.runtime import devices
 
@@ -224,17 +224,17 @@ def test_tensorflows_own_kernels_hold_other_scratch_than_onednns(
 def test_own_pools_pass_nothing_on_and_own_norms_make_outputs_in_order() -> None:
     small, large = (64, 16, 16, 32), (64, 32, 32, 32)
     pool, norm = Call("MaxPool", [large], [small]), Call("FusedBatchNormV3", [large], [large])
-    assert passed(pool, on_gpu=False) == 0
-    assert made_last(norm, on_gpu=False) is None
+    assert of_kernel(pool, on_gpu=False) == of_kernel(norm, on_gpu=False) == {}
     gradient = Call("MaxPoolGrad", [large, small, small], [large])
+    assert of_kernel(gradient, on_gpu=False) == {"inplace": (0,), "lent": 1}
     assert workspace(gradient) == (2 * 2**20, 4 * 2**20, 0)
 
 
 def test_onednns_norms_make_their_first_output_last() -> None:
     norm = Call("FusedBatchNormV3", [(8, 4, 4, 2)], [(8, 4, 4, 2)])
-    assert made_last(norm, on_gpu=False) == 0
-    assert made_last(norm, on_gpu=True) is None
-    assert made_last(replace(norm, dtype="float16"), on_gpu=False) is None
+    assert of_kernel(norm, on_gpu=False) == {"passed": 0, "last": 0}
+    assert of_kernel(norm, on_gpu=True) == {}
+    assert of_kernel(replace(norm, dtype="float16"), on_gpu=False) == {}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from unittest import mock
 
 import pytest
@@ -121,6 +121,25 @@ def test_steps_that_begin_as_an_earlier_one_are_known(
         every = step.run(step._with_past(1), caller, steps)
     assert step.run(step._with_past(1), caller, steps) == every
     assert len(every) == steps
+
+
+@pytest.mark.parametrize(("is_read_later", "scratch"), [(False, [512]), (True, [256, 512])])
+def test_scratch_is_an_inputs_buffer_where_nobody_reads_it_later(
+    is_read_later: bool, scratch: list[int]
+) -> None:
+    """TensorFlow's own gradient of a pool: beside it 512 bytes, before its output of 1024."""
+    plain = parse(f"""
+        x = _Arg() [1024] @{DEVICE}
+        a = Exp(x:0) [1024] @{DEVICE}
+        y = MaxPool(a:0) [256] @{DEVICE}
+        g = MaxPoolGrad(a:0, y:0, y:0) [1024] @{DEVICE}
+        z = AddN(g:0, {"y:0" if is_read_later else "x:0"}) [768] @{DEVICE}
+        return z:0""")
+    nodes = (replace(n, lent=1, inplace=(0,)) if n.name == "g" else n for n in plain.nodes)
+    graph = Graph(tuple(nodes), plain.outputs)
+    costs = Costs(workspace={"g": 768}, buffers={"g": (256, 512, 0)})
+    asked = step_of(graph, costs).asked()
+    assert [nbytes for node, nbytes in asked if node == "g"] == scratch
 
 
 def test_a_replay_without_room_ends_with_the_step_that_has_none() -> None:

@@ -23,7 +23,7 @@ from tfmem.bridge.graphdefs import (
 from tfmem.bridge.inference import constant, full, import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, is_variable
 from tfmem.bridge.shapes import Shape
-from tfmem.bridge.workspace import WORKSPACE_OPS, made_last, passed, workspace
+from tfmem.bridge.workspace import WORKSPACE_OPS, of_kernel, workspace
 from tfmem.costs.types import HANDLE_BYTES
 from tfmem.graph import device_names
 from tfmem.graph.bodies import BRANCHES, Body
@@ -170,11 +170,7 @@ class Reader:
             self.workspace[node_def.name] = sum(scratch)
             if len(scratch) > 1:
                 self.buffers[node_def.name] = scratch
-        return {
-            "shares": shapes.shared_input(call),
-            "passed": passed(call, on_gpu),
-            "last": made_last(call, on_gpu),
-        }
+        return {"shares": shapes.shared_input(call), **of_kernel(call, on_gpu)}
 
     def all_bodies(self, nodes: Iterable[NodeDef]) -> dict[str, tuple[Body, ...]]:
         """The functions that nodes run, by the node's name.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 from tfmem.bridge import kernels
 from tfmem.bridge.shapes import Call, Shape
@@ -261,19 +262,26 @@ def passed(call: Call, on_gpu: bool) -> int:
     return prod(call.outputs[0]) if is_passed and call.outputs[0] else 0
 
 
-def made_last(call: Call, on_gpu: bool) -> int | None:
-    """The output that a node's kernel makes after all others; None if they are made in order.
+def of_kernel(call: Call, on_gpu: bool) -> dict[str, Any]:
+    """What a node's kernel does to buffers where that depends on whose it is: fields of `Node`.
 
-    A norm's first, for oneDNN (seen in the requests of real steps).
+    Norms of oneDNN make their first output last (seen in the requests of real steps). TensorFlow's
+    own gradient of a maximum pool takes over the pool's input, and the pool's output as scratch
+    (`maxpooling_op.cc`).
     """
-    return 0 if call.op in _NORMS and _is_onednn(call) and not on_gpu else None
+    if on_gpu:
+        return {}
+    if _is_onednn(call):
+        return {"passed": passed(call, on_gpu), "last": 0 if call.op in _NORMS else None}
+    return {"inplace": (0,), "lent": 1} if call.op == "MaxPoolGrad" else {}
 
 
 def _pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """The pool's output once more, and the index of each maximum as an int64, before its own.
 
-    The first is not made where nobody else reads the pool's output any more. Nothing where indices
-    are passed on, as they are by a pool whose output is read itself, so always but for transfers.
+    The first is not made where nobody reads the pool's output any more (`Node.lent`). Nothing where
+    indices are passed on, as they are by a pool whose output is read itself, so always but for
+    transfers.
     """
     if _is_onednn(call):
         return ()

@@ -54,6 +54,7 @@ class Compact:
       stashes: parts of each value that is a stash (see `Stash`).
       pinned: values that others refer to: nothing is freed by computing them again.
       passed: of nodes whose kernels pass a buffer on, the value that it is (see `Node.passed`).
+      lent: of nodes whose kernels may take an input as scratch, that value (see `Node.lent`).
     """
 
     names: list[str] = field(default_factory=list)
@@ -80,6 +81,7 @@ class Compact:
     stashes: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     pinned: set[int] = field(default_factory=set)
     passed: dict[int, int] = field(default_factory=dict)
+    lent: dict[int, int] = field(default_factory=dict)
 
     def value(self, number: int) -> Value:
         """The value of this number."""
@@ -229,6 +231,8 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _R
     made.source.append(source if kind in (VIEW, ASSIGN, HANDLE) else -1)
     read = [*references.read(inputs), *_passed(made, facts, inputs)]
     made.reads.append(tuple(v for v in read if v not in handles))
+    if node.lent is not None:
+        made.lent[len(made.names) - 1] = inputs[node.lent]
     _add_outputs(made, node, kind, facts, inputs)
 
 
@@ -269,8 +273,9 @@ def _add_outputs(made: Compact, node: Node, kind: int, facts: ops.Facts, inputs:
     first, end = made.first[-2:]
     output = first + facts.taker
     takes: list[int] = []
-    if kind == PLAIN and facts.inplace and output < end and made.nbytes[output] > 0:
-        for i in facts.inplace:
+    inplace = facts.inplace or node.inplace
+    if kind == PLAIN and inplace and output < end and made.nbytes[output] > 0:
+        for i in inplace:
             if i < len(inputs) and made.nbytes[inputs[i]] == made.nbytes[output]:
                 takes.append(inputs[i])
     made.takes.append(tuple(takes))

@@ -74,6 +74,10 @@ class Node:
       passed: bytes of a buffer that its kernel passes on to that of its gradient, and makes anyway;
         it counts as one more output, behind the stashes (see `Facts.passed`).
       last: index of the output that its kernel makes after all others; None if they are in order.
+      inplace: indices of inputs whose buffer its first output may take over, where that depends on
+        its kernel and not on the op alone (see `Facts.inplace`).
+      lent: index of the input whose buffer its kernel takes as its first scratch if nobody reads it
+        later; None if there is none.
       stashes: memory that its outputs refer to, made by it or by the functions that it runs.
       holds: (index of an output, value) for each value, or stash of a node, that an output refers
         to, other than its own stashes.
@@ -92,6 +96,8 @@ class Node:
     shares: int | None = None
     passed: int = 0
     last: int | None = None
+    inplace: tuple[int, ...] = ()
+    lent: int | None = None
     stashes: tuple[Stash, ...] = ()
     holds: tuple[tuple[int, Value], ...] = ()
     same: tuple[tuple[int, Value], ...] = ()

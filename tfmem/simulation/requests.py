@@ -89,9 +89,18 @@ class _Step:
         sizes = self.workspace[position] if position < len(self.workspace) else ()
         if position in self.within:
             return [], []
+        if sizes and self._is_lent(position):
+            sizes = sizes[1:]
         asked = list(enumerate(sizes, self.beyond))
         outputs_at = sizes.index(0) if 0 in sizes else 0
         return asked[:outputs_at], [one for one in asked[outputs_at:] if one[1]]
+
+    def _is_lent(self, position: int) -> bool:
+        """Whether a node's kernel takes an input that ends with it as its first scratch."""
+        program = self.lifetimes.program
+        value = program.graph.lent.get(program.order[position])
+        buffer = -1 if value is None else self.lifetimes.buffers[value]
+        return buffer >= 0 and buffer in self.ends[position]
 
     def _asked(self, b: int) -> list[tuple[int, int]]:
         if b not in self.parts:
