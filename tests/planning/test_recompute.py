@@ -13,9 +13,19 @@ GIB = 2**30
 ROOT = Path(__file__).parents[2]
 
 
+ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "1"}
+"""TensorFlow's own gradients of convolutions gather patches of up to 30 MiB, whatever the batch: in
+models as small as here little else counts."""
+
+
 def run(check: str, *arguments: object) -> dict:
     outcome = run_limited(
-        f"tests.children.recompute:{check}", *arguments, limit_bytes=GIB, timeout=240, reserve=True
+        f"tests.children.recompute:{check}",
+        *arguments,
+        limit_bytes=GIB,
+        timeout=240,
+        reserve=True,
+        environment=ONEDNN,
     )
     assert outcome.status == "ok", outcome.error + outcome.output
     return outcome.result

@@ -79,8 +79,11 @@ class Reader:
             sizes.append(self._nbytes(value, node_def.op, tensor.dtype, shape, inputs))
         if node_def.op in shapes.OPAQUE_OPS:
             outputs, dtype = [full(t.shape) for t in op.outputs], op.outputs[0].dtype.name
+            on_gpu = device_names.is_gpu(node_def.device)
+            is_own = not on_gpu and dtype not in kernels.onednn_types()
             opaque = (
-                shapes.opaque_nbytes(node_def.op, i, outputs, dtype) for i in range(len(sizes))
+                shapes.opaque_nbytes(node_def.op, i, outputs, dtype, is_own=is_own)
+                for i in range(len(sizes))
             )
             sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
         if device_names.is_gpu(node_def.device):

@@ -64,20 +64,26 @@ def shared_input(call: Call) -> int | None:
 
 
 def opaque_nbytes(
-    op: str, index: int, outputs: Sequence[Shape | None], dtype: str = "float32"
+    op: str,
+    index: int,
+    outputs: Sequence[Shape | None],
+    dtype: str = "float32",
+    *,
+    is_own: bool = False,
 ) -> int | None:
     """Bytes of an output whose shape only the kernel knows; None for any other output.
 
-    The batch norm's last output is scratch for the gradient: empty, or for the norm fused with a
-    ReLU a mask of one bit for each element, in a buffer of one float for each byte. It is of one
-    byte for each where channels do not come in eights, those of bfloat16 in sixteens: a buffer as
-    large as the output (seen with oneDNN in TensorFlow 2.21).
+    The batch norm's last output is scratch for the gradient: empty, or one number where TensorFlow's
+    own kernel runs on a CPU (`is_own`); for the norm fused with a ReLU a mask of one bit for each
+    element, in a buffer of one float for each byte. It is of one byte for each where channels do
+    not come in eights, those of bfloat16 in sixteens: a buffer as large as the output (seen with
+    oneDNN in TensorFlow 2.21).
     """
     if index != 5 or op not in OPAQUE_OPS:
         return None
     shape = outputs[0]
     if op == "FusedBatchNormV3" or shape is None:
-        return 0
+        return 4 if is_own else 0
     together = 16 if dtype == "bfloat16" else 8
     return 4 * (prod(shape) if shape[-1] % together else -(-prod(shape) // 8))
 

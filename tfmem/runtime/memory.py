@@ -131,13 +131,16 @@ def _counted(name: str) -> tuple[int, int]:
     try:
         info = tf.config.experimental.get_memory_info(device_names.short_name(name))
     except ValueError as error:
+        if device_names.kind(name) == "CPU":
+            raise _set_too_late(name) from error
         raise Error(f"the allocator of {name} keeps no statistics ({error})") from error
     if device_names.kind(name) == "CPU" and info["peak"] == 0:
         with tf.device(name):
             probe = tf.zeros([64])
         info = tf.config.experimental.get_memory_info(device_names.short_name(name))
         del probe
-        _must_count(name, info["peak"])
+        if info["peak"] == 0:
+            raise _set_too_late(name)
     return int(info["current"]), int(info["peak"])
 
 
@@ -193,12 +196,12 @@ def step_peak(device: str) -> int:
     return _counted(devices.full_name(device))[1]
 
 
-def _must_count(name: str, peak: int) -> None:
-    if peak == 0:
-        raise Error(
-            f"the allocator of {name} keeps no statistics although {_USE_BFC} is set now: it was "
-            "set after TensorFlow had allocated; set it before TensorFlow is imported"
-        )
+def _set_too_late(name: str) -> Error:
+    """What to raise where a CPU's allocator was made before the variable that makes it count."""
+    return Error(
+        f"the allocator of {name} keeps no statistics although {_USE_BFC} is set now: it was "
+        "set after TensorFlow had allocated; set it before TensorFlow is imported"
+    )
 
 
 def device_limit(device: str) -> int | None:
