@@ -73,7 +73,7 @@ def opaque_nbytes(
 ) -> int | None:
     """Bytes of an output whose shape only the kernel knows; None for any other output.
 
-    The batch norm's last output is scratch for the gradient: empty, or one number where TensorFlow's
+    The last output of a batch norm is scratch for the gradient: empty, or a number if TensorFlow's
     own kernel runs on a CPU (`is_own`); for the norm fused with a ReLU a mask of one bit for each
     element, in a buffer of one float for each byte. It is of one byte for each where channels do
     not come in eights, those of bfloat16 in sixteens: a buffer as large as the output (seen with
