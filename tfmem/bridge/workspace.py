@@ -117,20 +117,14 @@ def _of_two(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turn
 
     As much as for one of a batch, unless it takes the rows in parts: then all columns are copied.
     """
+    threads = devices.threads_of_a_kernel()
     block = 2 * _ROWS if depth >= _LONG and rows >= _TALL and not turns_x else _ROWS
     if not (turns_x and depth > _DEPTH) and block == _ROWS:
         strip = _ROWS * _STRIP * _SUM_BYTES if turns_x and depth == _DEPTH else 0
-        return (
-            _blocks(call, rows, columns, depth, turns_x, turns_y)
-            + devices.threads_of_a_kernel() * strip
-        )
+        return _blocks(call, rows, columns, depth, turns_x, turns_y) + threads * strip
     part = -(-_alike(rows, _DEPTH) // _STRIP) * _STRIP
     copied = (block + _alike(columns, _WIDE) + _STRIP) * part * call.itemsize
-    return (
-        devices.threads_of_a_kernel() * (copied + block * _COLUMNS * _SUM_BYTES)
-        + 2 * _GAP
-        + _DESCRIPTION
-    )
+    return threads * (copied + block * _COLUMNS * _SUM_BYTES) + 2 * _GAP + _DESCRIPTION
 
 
 def _alike(size: int, most: int) -> int:
@@ -179,11 +173,9 @@ def _convolution_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
     kernel = out if is_filter else kernel
     places, patch, features = prod(gradient[1:3]), prod(kernel[:3]), kernel[3]
     work = places * features + patch * features + places * patch
-    count = -(-(_TARGET // call.itemsize) // work)
-    if not is_filter and (
-        pictures[0] == 1 or work // devices.threads_of_a_kernel() >= _CACHE // call.itemsize
-    ):
-        count = 1
+    is_enough = work // devices.threads_of_a_kernel() >= _CACHE // call.itemsize
+    is_single = not is_filter and (pictures[0] == 1 or is_enough)
+    count = 1 if is_single else -(-(_TARGET // call.itemsize) // work)
     return count * places * patch * call.itemsize
 
 
@@ -197,9 +189,9 @@ def _convolution(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]
 
 def _depthwise(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """A filter for each thread, but for oneDNN."""
-    return (
-        () if _is_onednn(call) else (0, *[_padded(call, inputs[1])] * devices.threads_of_a_kernel())
-    )
+    if _is_onednn(call):
+        return ()
+    return (0, *[_padded(call, inputs[1])] * devices.threads_of_a_kernel())
 
 
 def _depthwise_filter_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
