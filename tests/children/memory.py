@@ -181,6 +181,28 @@ def free_chunks() -> dict[str, Any]:
     }
 
 
+def chunks_alike(first_grains: int, second_grains: int) -> dict[str, Any]:
+    """Two free chunks of so many grains, the largest there are, of which one is parted."""
+    import tensorflow as tf
+
+    def side_by_side(count: int, nbytes: int) -> list[Any]:
+        return [tf.raw_ops.Empty(shape=[nbytes], dtype=tf.uint8) for _ in range(count)]
+
+    device = devices.full_name("CPU:0")
+    chunks, walls = [], side_by_side(8, 256) + side_by_side(2, MIB)
+    for grains in (first_grains, second_grains):
+        chunks += [side_by_side(8, MIB), side_by_side(grains, 256)]
+        walls += side_by_side(1, 2**16)
+    walls += side_by_side(12, MIB)
+    del chunks
+    before = heap.measured(device)
+    apart = heap.partition(device, (2**16, MIB))
+    after = heap.measured(device)
+    assert before
+    assert after
+    return {"before": before.free, "after": after.free, "walls": len(apart) + len(walls)}
+
+
 def untold() -> dict[str, Any]:
     """What is said to be free while the profiler is in use, and while others ask for buffers."""
     import tensorflow as tf

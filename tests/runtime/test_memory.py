@@ -12,6 +12,7 @@ from tests.children import memory
 from tests.children.host import MIB
 from tfmem import Error
 from tfmem.runtime.limited import Outcome, is_out_of_memory, run_limited
+from tfmem.simulation.allocator import parted
 
 pytestmark = pytest.mark.memory
 
@@ -162,6 +163,19 @@ def test_free_chunks_are_measured_claimed_and_kept_apart(reserve):
     taken = 5 * MIB + 2 * 2**16 + 6 * 256
     assert max(found["parted"]) == pytest.approx(largest - taken, abs=2048)
     assert max(found["joined"]) == pytest.approx(largest, abs=2048)
+
+
+@pytest.mark.parametrize("grains", [(8, 24), (24, 8), (16, 16), (16, 17)])
+def test_the_largest_chunk_is_parted_beside_others_that_are_nearly_as_large(grains):
+    """Of two that are as large it is the second."""
+    outcome = run(memory.chunks_alike, *grains, limit_mib=32, reserve=True)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    before, after = outcome.result["before"], outcome.result["after"]
+    first, second = (8 * MIB + 256 * count for count in grains)
+    assert [nbytes for nbytes in before if nbytes > 7 * MIB] == [first, second]
+    expected = list(parted(before, (2**16, MIB), ()))
+    assert [nbytes for nbytes in after if nbytes > 2**15] == expected
+    assert MIB in expected
 
 
 @pytest.mark.parametrize("reserve", [True, False], ids=["region", "growing"])

@@ -153,7 +153,11 @@ class Layouts:
             sizes = layout([tenant.step], free)
             for one in (tenant, *others):
                 one.is_fit &= _fits(one, free, sizes or ())
-        tenant.walls += heap.partition(tenant.device, sizes or ())
+        walls = heap.partition(tenant.device, sizes or ())
+        if found and sizes and not walls:
+            for one in (tenant, *others):
+                one.is_fit &= _fits(one, free, ())
+        tenant.walls += walls
 
 
 layouts = Layouts()

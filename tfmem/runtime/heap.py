@@ -5,6 +5,8 @@ that is handed out its address and size, and which part of the free bytes is not
 chunk. `measured` asks for buffers of many sizes and gives each back at once: best fit shows the
 smallest chunk that takes it. That takes some milliseconds and changes nothing but the allocator's
 peak, which begins anew.
+
+Long because what measures free chunks and what divides them share how they are found and filled.
 """
 
 from __future__ import annotations
@@ -66,6 +68,8 @@ long as that is more than the last region."""
 _UNTOLD = (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError, tf.errors.AbortedError)
 """What is raised where nothing tells what is free."""
 
+_Chunks = tuple[dict[int, int], dict[int, Any], range]
+
 _EVERY_ALLOCATION = 3
 """Level of the profiler's host tracer from which on allocators report."""
 
@@ -119,7 +123,7 @@ def claim(device: str) -> None:
         _, pool, largest = _pool(name, limit)
         rest = limit - pool - _SLACK
         if rest > _SLACK:
-            _, held, _ = _all_chunks(name, pool, largest)
+            held = list(_all_chunks(name, pool, largest)[1].values())
             held += _side_by_side(name, max(0, largest - rest + _SLACK), largest)
             held.append(buffer(name, rest))
     except _UNTOLD:
@@ -193,10 +197,11 @@ def _partitioned(device: str, limit: int, sizes: Sequence[int]) -> list[Any]:
         return []
     between = _filled(device, tail)
     walls = [buffer(device, GRAIN)]  # before it the hole for what making buffers takes
-    others = [size for address, size in found.items() if address != tail.start]
-    for number, size in enumerate(others):
-        held[number] = None  # all but this chunk and the largest are taken
-        between += _walled(device, size, (), walls)
+    inside = _side_by_side(device, rest, rest)
+    for address in list(held):
+        del held[address]  # all but this chunk are taken
+        between += _walled(device, found[address], (), walls)
+    inside.clear()
     between += _walled(device, rest, sizes, walls)
     return walls
 
@@ -295,13 +300,16 @@ def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float, float]:
     return before.in_use, before.fragmentation, free, abs(free) * doubt
 
 
-def _all_chunks(device: str, pool: int, largest: int) -> tuple[dict[int, int], list[Any], range]:
-    """As `_free_chunks`, with those that are as large as the largest and lie behind it."""
+def _all_chunks(device: str, pool: int, largest: int) -> _Chunks:
+    """As `_free_chunks`, with those nearly as large as the largest, found once others are full.
+
+    The largest, of several the last, is left free.
+    """
     found, held, tail = _free_chunks(device, largest)
-    hidden, filled = tail, []
+    hidden, filled = tail, dict[int, Any]()
     while hidden:
         with traced(device) as events:
-            filled.append(buffer(device, len(hidden)))
+            filled[hidden.start] = buffer(device, len(hidden))
         (last,) = _of_size(events, len(hidden), 1)
         rest = pool - last.in_use  # of which a part is reported, unless it is nothing
         left = int(rest * (1 - last.fragmentation)) if rest >= LEAST_CHUNK else 0
@@ -309,18 +317,21 @@ def _all_chunks(device: str, pool: int, largest: int) -> tuple[dict[int, int], l
             break
         more, others, hidden = _free_chunks(device, left)
         found |= more
-        held += others
-    held += filled[1:]
-    return found, held, tail
+        held |= others
+    if filled:
+        start = max(filled, key=lambda one: (found[one], one))
+        tail = range(start, start + found[start])
+        del filled[start]
+    return found, held | filled, tail
 
 
-def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], range]:
+def _free_chunks(device: str, largest: int) -> _Chunks:
     """Bytes of each free chunk by its address; what fills all but the largest; where that is.
 
     The most that is asked for at once leaves room for what other threads ask for meanwhile.
     """
     found: dict[int, int] = {}
-    held: list[Any] = []
+    held: dict[int, Any] = {}
     tail = range(0)
     if largest < 2 * LEAST_CHUNK:
         return found, held, tail
@@ -347,7 +358,7 @@ def _free_chunks(device: str, largest: int) -> tuple[dict[int, int], list[Any], 
             counts[one.requested] = max(1, min(more, _MOST_AT_ONCE))
         if not new:
             break
-        held += [buffer(device, nbytes) for nbytes in new.values()]
+        held |= {address: buffer(device, nbytes) for address, nbytes in new.items()}
         found |= new
     regions.note(device, found)
     return found, held, tail

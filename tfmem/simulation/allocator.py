@@ -162,16 +162,18 @@ def _join(first: Chunk, second: Chunk) -> None:
 def parted(room: Sequence[int], apart: Sequence[int], kept: Sequence[int]) -> Iterator[int]:
     """Bytes of each free chunk by address, once some are kept apart from the rest of the largest.
 
+    Of several that are as large it is the last.
+
     Args:
       room: bytes of each free chunk before, by address; walls at both ends take a part of it.
       apart: of those that are kept apart, at the beginning of the largest chunk.
       kept: those of them that are not free.
     """
-    largest = max(room, default=0)
-    for nbytes in room:
+    largest = max(range(len(room)), key=lambda number: (room[number], number), default=-1)
+    for number, nbytes in enumerate(room):
         left = nbytes - WALLS * GRAIN
-        if nbytes == largest:
+        if number == largest:
             yield from (Counter(apart) - Counter(kept)).elements()
-            left, largest = left - HOLE * GRAIN - sum(apart) - GRAIN * len(apart), -1
+            left -= HOLE * GRAIN + sum(apart) + GRAIN * len(apart)
         if left >= GRAIN:
             yield left // GRAIN * GRAIN
