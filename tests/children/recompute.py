@@ -15,6 +15,9 @@ from tfmem.runtime import memory
 
 STEPS = 20
 
+STATIC: dict[str, Any] = {"profile": "static"}
+"""Rates probed on a busy machine differ from one call to the next, and so do the plans."""
+
 ALONE = mock.patch("tfmem.functions.decide.bytes_beside", return_value=0)
 """What the model before still holds is no part of the budget, nor of what is measured here."""
 
@@ -84,11 +87,11 @@ def everything(model: str, _: Any = None) -> dict[str, Any]:
             if kind == "everything":
                 try:
                     with ALONE:
-                        tfmem.optimize(function, budget=1, host=host).plan(*batch)
+                        tfmem.optimize(function, budget=1, host=host, **STATIC).plan(*batch)
                 except tfmem.BudgetError as error:
                     budget = int(1.1 * (error.least_bytes or 0))
                 # The watch would count what the model before still holds.
-                step = tfmem.optimize(function, budget=budget, host=host, watch=False)
+                step = tfmem.optimize(function, budget=budget, host=host, watch=False, **STATIC)
                 with ALONE:
                     step.get_concrete_function(*batch)
                     plan = step.plan(*batch)
