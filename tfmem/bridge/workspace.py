@@ -47,7 +47,7 @@ def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
     A 0 stands where the kernel makes its outputs; without one it makes them first. What a GPU's
     convolutions hold is chosen by cuDNN when it tries its algorithms: it is measured.
     """
-    rule = _RULES.get(call.op) or (None if on_gpu else _CPU_RULES.get(call.op))
+    rule = _RULES.get(call.op) or (None if on_gpu else _rule_of_a_cpu(call))
     if rule is None or None in (*call.inputs, *call.outputs[:1]) or not call.outputs:
         return ()
     found = rule(call, [s for s in call.inputs if s is not None], call.outputs[0] or ())
@@ -160,14 +160,12 @@ def _is_onednn(call: Call) -> bool:
 
 
 def _convolution_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
-    """Patches of pictures as rows of a matrix, but for oneDNN.
+    """Patches of pictures as rows of a matrix.
 
     As many pictures at a time as fill the cache; that of the input takes one at a time if there is
     but one, or if one is enough work for all threads (`conv_grad_input_ops.h`,
     `conv_grad_filter_ops.cc`).
     """
-    if _is_onednn(call):
-        return 0
     is_filter = call.op.endswith("Filter")
     pictures, kernel, gradient = inputs[0] if is_filter else out, inputs[1], inputs[2]
     kernel = out if is_filter else kernel
@@ -180,32 +178,26 @@ def _convolution_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
 
 
 def _convolution(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    """All three with the groups of channels in front, if there are several, but for oneDNN."""
+    """All three with the groups of channels in front, if there are several."""
     picture, kernel = inputs
-    if _is_onednn(call) or picture[-1:] == kernel[2:3]:
+    if picture[-1:] == kernel[2:3]:
         return ()
     return (0, *(prod(shape) * call.itemsize for shape in (picture, kernel, out)))
 
 
 def _depthwise(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    """A filter for each thread, but for oneDNN."""
-    if _is_onednn(call):
-        return ()
+    """A filter for each thread."""
     return (0, *[_padded(call, inputs[1])] * devices.threads_of_a_kernel())
 
 
 def _depthwise_filter_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    """A filter for each picture, and one for their sum, but for oneDNN."""
-    if _is_onednn(call):
-        return ()
+    """A filter for each picture, and one for their sum."""
     kernel = _padded(call, out)
     return 0, inputs[0][0] * kernel, kernel
 
 
 def _depthwise_input_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    """A filter, filled up before if it has to be, but for oneDNN."""
-    if _is_onednn(call):
-        return ()
+    """A filter, filled up before if it has to be."""
     kernel = _padded(call, inputs[1])
     return (0, *[kernel] * (1 if kernel == prod(inputs[1]) * call.itemsize else 2))
 
@@ -217,8 +209,8 @@ def _padded(call: Call, kernel: Shape) -> int:
 
 
 def _norm_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
-    """The output as float32, if it is of half its bytes, but for oneDNN."""
-    return 4 * prod(out) if call.dtype in _HALVES and not _is_onednn(call) else 0
+    """The output as float32, if it is of half its bytes."""
+    return 4 * prod(out) if call.dtype in _HALVES else 0
 
 
 def _reduction(call: Call, inputs: list[Shape], out: Shape) -> int:
@@ -271,12 +263,9 @@ def of_kernel(call: Call, on_gpu: bool) -> dict[str, Any]:
 def _pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """The pool's output once more, and the index of each maximum as an int64, before its own.
 
-    The first is not made where nobody reads the pool's output any more (`Node.lent`). Nothing where
-    indices are passed on, as they are by a pool whose output is read itself, so always but for
-    transfers.
+    The first is not made where nobody reads the pool's output any more (`Node.lent`). Those of oneDNN
+    pass indices on where their output is read itself, so always but for transfers.
     """
-    if _is_onednn(call):
-        return ()
     return prod(inputs[1]) * call.itemsize, prod(inputs[1]) * 8, 0
 
 
@@ -295,11 +284,11 @@ _RULES: dict[str, _Rule] = {
     **{op: _reduction for op in ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")},
 }
 
-_CPU_RULES: dict[str, _Rule] = {
+_CPU_RULES: dict[str, _Rule] = dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMulV3"), _product)
+"""Of kernels that a CPU alone has."""
+
+_OWN_RULES: dict[str, _Rule] = {
     "MaxPoolGrad": _pool_gradient,
-    "MatMul": _product,
-    "BatchMatMulV2": _product,
-    "BatchMatMulV3": _product,
     "Conv2D": _convolution,
     "DepthwiseConv2dNative": _depthwise,
     "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter_gradient,
@@ -308,7 +297,13 @@ _CPU_RULES: dict[str, _Rule] = {
     "Conv2DBackpropFilter": _convolution_gradient,
     "FusedBatchNormGradV3": _norm_gradient,
 }
-"""Of kernels that a CPU alone has."""
+"""Of TensorFlow's own kernels on a CPU, in whose place oneDNN's may run."""
 
-WORKSPACE_OPS: Sequence[str] = (*_RULES, *_CPU_RULES, *_POOLS, *_NORMS)
+
+def _rule_of_a_cpu(call: Call) -> _Rule | None:
+    own = None if _is_onednn(call) else _OWN_RULES.get(call.op)
+    return own or _CPU_RULES.get(call.op)
+
+
+WORKSPACE_OPS: Sequence[str] = (*_RULES, *_CPU_RULES, *_OWN_RULES, *_POOLS, *_NORMS)
 """Ops of which something here knows; reductions need their second input's constant."""
