@@ -263,8 +263,8 @@ def of_kernel(call: Call, on_gpu: bool) -> dict[str, Any]:
 def _pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """The pool's output once more, and the index of each maximum as an int64, before its own.
 
-    The first is not made where nobody reads the pool's output any more (`Node.lent`). Those of oneDNN
-    pass indices on where their output is read itself, so always but for transfers.
+    The first is not made where nobody reads the pool's output any more (`Node.lent`). Those of
+    oneDNN pass indices on where their output is read itself, so always but for transfers.
     """
     return prod(inputs[1]) * call.itemsize, prod(inputs[1]) * 8, 0
 
