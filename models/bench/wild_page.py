@@ -54,6 +54,7 @@ def page(rows: Iterable[Row]) -> str:
 def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
     libraries = sorted({row["library"] for row in rows})
     revisions = sorted({row["revision"] for row in planned})
+    sources = {row["code"].rpartition(" ")[2] for row in planned}
     dates = sorted({row["date"] for row in rows})
     versions: dict[str, str] = {}
     for row in rows:
@@ -65,7 +66,8 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
             f"({', '.join(libraries)}), none written for tfmem. "
             f"On a CPU, with {' and '.join(sorted(_kernels(rows)))} kernels. "
             f"Rows are of the revisions {', '.join(revisions) or 'none'} "
-            "(a plus says that files differed). Versions: "
+            f"(a plus says that files differed), with {len(sources)} states of tfmem's sources. "
+            "Versions: "
             f"{', '.join(f'{name} {text}' for name, text in sorted(versions.items()))}.",
             "",
             "A budget is a share of the peak that the case has as it is, from its second step on, "
