@@ -140,8 +140,17 @@ def shared() -> dict[str, Any]:
     variables.unshare([*pair, large], devices.full_name("CPU:0"))
     after = used()
     pair[0].assign_add(tf.ones([4 * MIB]))
+    updated = used()
+    read = pair[1].read_value()  # shares the variable's buffer
+    plain = used() - updated
+    del read
+    variables.copy_reads([pair[1], tf.Variable(1.0)], devices.full_name("CPU:0"))
+    again = pair[1].read_value()
+    copied = used() - updated
+    del again
     return {
-        "bytes": [before, after, used()],
+        "bytes": [before, after, updated],
+        "read": [plain, copied],
         "values": [bool((pair[1].numpy() == expected).all()), float(tf.reduce_sum(large))],
     }
 

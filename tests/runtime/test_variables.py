@@ -133,4 +133,5 @@ def test_variables_that_share_a_buffer_get_one_each_where_there_is_room() -> Non
     assert before == pytest.approx((16 + 128) * MIB, abs=MIB)
     assert after == pytest.approx((32 + 128) * MIB, abs=MIB)
     assert updated == pytest.approx(after, abs=MIB)
+    assert facts["read"] == [0, pytest.approx(16 * MIB, abs=MIB // 2)]
     assert facts["values"] == [True, 32 * MIB]

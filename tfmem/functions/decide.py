@@ -46,13 +46,17 @@ def as_devices_are(
 ) -> tuple[Request, ...]:
     """Requests with what devices hold now, what they have free, and what steps before taught.
 
-    Variables of a device that share a buffer get one each before it is looked at, and what no one
-    can reach any more is given up: functions and errors refer to one another in circles.
+    Variables of a device that share a buffer get one each before it is looked at, those that steps
+    access by rows are set to copy-on-read, and what no one can reach any more is given up:
+    functions and errors refer to one another in circles.
     """
     gc.collect()
     found = []
+    known = captured.variables
+    by_rows = [known[name] for name in captured.graph.form.copied_variables if name in known]
     for request in requests:
-        variables.unshare(captured.variables.values(), request.device)
+        variables.unshare(known.values(), request.device)
+        variables.copy_reads(by_rows, request.device)
         if is_fed(request.device):
             Feeds().settle()
         learned = 0 if options.strategy else unforeseen(captured, request)

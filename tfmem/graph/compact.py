@@ -88,6 +88,11 @@ class Compact:
         node = self.producer[number]
         return Value(self.names[node], number - self.first[node])
 
+    @property
+    def copied_variables(self) -> Iterator[str]:
+        """The names of the variables in copy-on-read mode."""
+        return (self.names[self.variable_nodes[number]] for number in sorted(self.copied))
+
     def is_copy(self, node: int) -> bool:
         """Whether a node is a read or an assignment of a variable in copy-on-read mode."""
         is_whole = self.kind[node] in (READ, ASSIGN)

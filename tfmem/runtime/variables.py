@@ -131,6 +131,23 @@ def unshare(variables: Iterable[Any], device: str) -> None:
             _copy_buffer(variable)
 
 
+def copy_reads(variables: Iterable[Any], device: str) -> None:
+    """Sets variables on a device to copy-on-read, as the first access by rows does; values stay.
+
+    Whole reads of such a variable are copies from then on. A first step in which it is read before
+    it is accessed by rows would do without them, so everything would lie elsewhere than in all
+    later steps, for which the plan was made (Keras 3 embeddings with SGD were out of memory in
+    their first step).
+    """
+    import tensorflow as tf
+
+    for variable in (one for one in variables if one.device == device and one.shape.rank):
+        with tf.init_scope(), tf.device(device), contextlib.suppress(tf.errors.OpError):
+            tf.raw_ops.ResourceGather(
+                resource=variable.handle, indices=tf.zeros([0], tf.int32), dtype=variable.dtype
+            )
+
+
 def _copy_buffer(variable: Any) -> None:
     import tensorflow as tf
 

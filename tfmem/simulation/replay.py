@@ -278,7 +278,8 @@ class Replay:
     ) -> list[int]:
         """Most bytes in use in each step, beside what was there before.
 
-        Steps are not run again once everything lies as it did before an earlier one.
+        The first step is run in any case. Steps are not run again once everything lies as it did
+        before an earlier one.
 
         Args:
           pool: the allocator.
@@ -306,7 +307,7 @@ class Replay:
         returned: list[Chunk] = []
         seen: dict[Hashable, int] = {}
         for step in range(steps):
-            if not (pool.fits or to_the_end):
+            if peaks and not (pool.fits or to_the_end):
                 break
             if not (caller.is_fed or rows):
                 state = _state(pool, chunks, returned, variables)
