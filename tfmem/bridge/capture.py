@@ -155,8 +155,9 @@ def capture(
     actual = dict(zip((i.name for i in inputs), args or (), strict=False))
     places = {i.name: place_of(i, actual.get(i.name), device) for i in inputs}
     graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device)
-    sized, fixed = import_sized(graph_def, inputs, actual, known or {}, concrete.graph)
-    reader = Reader(sized, graph_def.library, fixed)
+    library = {function.signature.name: function for function in graph_def.library.function}
+    sized, fixed = import_sized(graph_def, inputs, actual, known or {}, library, concrete.graph)
+    reader = Reader(sized, library, fixed)
     graph = Graph(
         (
             *(_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs),
@@ -179,10 +180,10 @@ def capture(
         control_outputs=tuple(sorted(_with_effects(graph, must_run))),
         node_defs={n.name: graphdefs.bare(n) for n in nodes if n.name not in places},
         dtypes=dtypes_of(sized, inputs),
-        library={f.signature.name: f for f in graph_def.library.function},
+        library=library,
         signature=_signature_of(concrete),
         sources=_sources(graph, concrete),
-        bounds={v: shape for v, shape in fixed.items() if reader.is_bounded(v)},
+        bounds=reader.bounds,
         handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
         trace=_trace_of(concrete, args or ()),
         shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
@@ -13,13 +14,18 @@ from tensorflow.python.framework import tensor_util
 
 from tfmem.bridge import shapes
 from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, parse_value
-from tfmem.bridge.inputs import UNSIZED, Input, as_shape, import_graph
+from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, import_graph
 from tfmem.bridge.nesting import Element
 from tfmem.bridge.shapes import Shape
 from tfmem.graph.ir import Value
 
-_MAX_CONSTANT = 64  # elements of a constant that `shapes` may want to see
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+MAX_CONSTANT = 64
+"""Most elements of `whole_numbers`."""
+
+STACKING_OPS = ("TensorListStack", "TensorListConcatV2")
+"""Ops of which `stacked` knows outputs."""
 
 
 def import_sized(
@@ -27,15 +33,25 @@ def import_sized(
     inputs: Iterable[Input],
     actual: Mapping[str, tf.Tensor],
     known: Mapping[Value, Shape],
+    functions: Mapping[str, FunctionDef],
     traced: FuncGraph | None = None,
     taken: Mapping[Value, Element] | None = None,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
-    A value that is `known`, or bounded although it depends on data, or whose shape TensorFlow's
-    Python code told the trace, is fed to its readers as if it were an input of that shape; so is
-    what is `taken` out of lists, where inference does not know it. Axes that follow from shapes are
-    constants to their readers. All such shapes are returned with the graph.
+    A value that is `known`, or whose shape TensorFlow's Python code told the trace, is fed to its
+    readers as if it were an input of that shape; so is what is `taken` out of lists, where
+    inference does not know it. Axes that follow from shapes, and shapes of variables, are constants
+    to their readers. All such shapes are returned with the graph.
+
+    Args:
+      graph_def: the nodes.
+      inputs: what stands in the place of some of them.
+      actual: tensors passed for inputs, by name.
+      known: shapes of values.
+      functions: that nodes run, by name.
+      traced: the graph as the user's code made it.
+      taken: what nodes take out of lists and optionals.
     """
     taken = taken or {}
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
@@ -55,8 +71,8 @@ def import_sized(
         for value, one in taken.items()
         if value in handles or (one.shape is not None and _is_open(graph, value))
     }
-    told = {**_told(graph, traced, graph_def.library), **_stacked(graph)}
-    wanted = {**_bounds(graph), **told, **known, **elements, **_shapes_of(axes)}
+    told = {**_told(graph, traced, functions), **_stacked(graph)}
+    wanted = {**told, **known, **elements, **_shapes_of(axes)}
     while wanted.keys() - fixed.keys():
         fixed = wanted
         extra = [
@@ -67,14 +83,18 @@ def import_sized(
         graph = func_graph_lib.FuncGraph("tfmem_sizes")
         import_graph(graph, _reading_inputs(nodes, fixed, axes), [*sized, *extra])
         axes |= _axes(graph)
-        wanted = {**_bounds(graph), **_stacked(graph), **_shapes_of(axes), **fixed}
+        wanted = {**_stacked(graph), **_shapes_of(axes), **fixed}
     return graph, fixed
 
 
 def _axes(graph: FuncGraph) -> dict[Value, tuple[int, ...]]:
-    """Axes over which gradients of broadcasts are summed, where both shapes are known."""
+    """Axes over which gradients of broadcasts are summed, and shapes of variables, where known."""
     result = {}
     for op in graph.get_operations():
+        if op.type == "VariableShape" and (handle := handle_of(op.inputs[0])) is not None:
+            shape = tf.TensorShape(handle.shape_and_type[0].shape) if handle.is_set else None
+            if shape is not None and shape.is_fully_defined():
+                result[Value(op.name)] = tuple(shape)
         if op.type != "BroadcastGradientArgs":
             continue
         before, other = (constant(t) for t in op.inputs)
@@ -88,50 +108,55 @@ def _shapes_of(constants: Mapping[Value, tuple[int, ...]]) -> dict[Value, Shape]
     return {value: (len(found),) for value, found in constants.items()}
 
 
-def _bounds(graph: FuncGraph) -> dict[Value, Shape]:
-    """Largest shapes of values of open shape that `shapes` can tell."""
-    result = {}
-    for op in graph.get_operations():
-        if op.type not in shapes.BOUNDED_OPS:
-            continue
-        inputs = [full(t.shape) for t in op.inputs]
-        for i, tensor in enumerate(op.outputs):
-            bound = shapes.most_elements(op.type, inputs, i)
-            if bound is not None and not tensor.shape.is_fully_defined():
-                result[Value(op.name, i)] = bound
-    return result
-
-
 def _stacked(graph: FuncGraph) -> dict[Value, Shape]:
     """Shapes of lists that become a tensor, where the number of their elements is known."""
-    result = {}
-    for op in graph.get_operations():
-        if op.type not in ("TensorListStack", "TensorListConcatV2"):
-            continue
-        source = op.inputs[0].op
-        if source.type != "TensorListReserve" or (found := constant(source.inputs[1])) is None:
-            continue
-        count, row = found[0], op.outputs[0].shape[1:]
-        if op.type == "TensorListConcatV2":
-            result[Value(op.name, 1)] = (count,)
-            element = constant(source.inputs[0]) or (-1,)
-            count = count * element[0] if element[0] >= 0 else -1
-        if count >= 0 and row.is_fully_defined():
-            result[Value(op.name)] = (count, *row)
-    return {v: shape for v, shape in result.items() if _is_open(graph, v)}
+    found = {
+        Value(op.name, i): shape
+        for op in graph.get_operations()
+        if op.type in STACKING_OPS
+        for i, shape in enumerate(stacked(op))
+        if shape is not None
+    }
+    return {v: shape for v, shape in found.items() if _is_open(graph, v)}
+
+
+def stacked(
+    op: tf.Operation, standing: Callable[[tf.Tensor], tf.Tensor] = lambda tensor: tensor
+) -> list[Shape | None]:
+    """Shapes of what one of `STACKING_OPS` makes of a list, as far as they are known.
+
+    Args:
+      op: the node.
+      standing: gives the tensor that stands for another.
+    """
+    result: list[Shape | None] = [None] * len(op.outputs)
+    source = op.inputs[0].op
+    if source.type != "TensorListReserve":
+        return result
+    if (found := constant(standing(source.inputs[1]))) is None:
+        return result
+    count, row = found[0], op.outputs[0].shape[1:]
+    if op.type == "TensorListConcatV2":
+        result[1] = (count,)
+        element = constant(standing(source.inputs[0])) or (-1,)
+        count = count * element[0] if element[0] >= 0 else -1
+    if count >= 0 and row.is_fully_defined():
+        result[0] = (count, *row)
+    return result
 
 
 def _is_open(graph: FuncGraph, value: Value) -> bool:
     return not graph.get_tensor_by_name(str(value)).shape.is_fully_defined()
 
 
-def _told(graph: FuncGraph, traced: FuncGraph | None, library: Any) -> dict[Value, Shape]:
+def _told(
+    graph: FuncGraph, traced: FuncGraph | None, functions: Mapping[str, FunctionDef]
+) -> dict[Value, Shape]:
     """Shapes that are open in `graph` and were not while the function was traced (`set_shape`)."""
     if traced is None:
         return {}
     result = {}
     before = {op.name: op for op in traced.get_operations()}
-    functions = {function.signature.name: function for function in library.function}
     for op in graph.get_operations():
         if all(tensor.shape.is_fully_defined() for tensor in op.outputs):
             continue
@@ -218,16 +243,28 @@ def _with_actual_shape(item: Input, actual: Any) -> Input:
     return Input(item.name, item.dtype, item.handle, shape)
 
 
+def argument(name: str, tensor: tf.Tensor, *, runs_once: bool = True) -> Input:
+    """What a function is given: with its value where that is known and each run has the same."""
+    value = whole_numbers(tensor) if runs_once else None
+    return Input(name, tensor.dtype, handle_of(tensor), as_shape(tensor.shape), value=value)
+
+
 def full(shape: tf.TensorShape) -> Shape | None:
     """A shape without open dimensions; None if it has some."""
     return tuple(shape) if shape.is_fully_defined() else None
 
 
 def constant(tensor: tf.Tensor) -> tuple[int, ...] | None:
+    """`whole_numbers`, flattened."""
+    value = whole_numbers(tensor)
+    return None if value is None else tuple(int(n) for n in value.reshape(-1))
+
+
+def whole_numbers(tensor: tf.Tensor) -> np.ndarray | None:
     """Value of a small tensor of integers or truths that is known before the step runs."""
     if not (tensor.dtype.is_integer or tensor.dtype.is_bool) or not tensor.shape.is_fully_defined():
         return None
-    if tensor.shape.num_elements() > _MAX_CONSTANT:
+    if tensor.shape.num_elements() > MAX_CONSTANT:
         return None
     value = tensor_util.constant_value(tensor)
-    return None if value is None else tuple(int(n) for n in value.reshape(-1))
+    return tensor_util.try_evaluate_constant(tensor) if value is None else value

@@ -28,6 +28,7 @@ class Input:
       shape: as traced, with None where the trace left it open; None if even the rank is open.
       variable: the captured variable; its handle is looked up when the function is rebuilt.
       external: the captured tensor, or the closure that yields it, if it is no variable.
+      value: what it is in every run, if that is known and asked for.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Input:
     shape: tuple[int | None, ...] | None
     variable: tf.Variable | None = None
     external: Any = None
+    value: Any = None
 
 
 def is_variable(item: Input) -> bool:
@@ -108,10 +110,16 @@ def handle_of(tensor: tf.Tensor) -> Any:
     return handle_data_util.get_resource_handle_data(tensor) if tensor.dtype in UNSIZED else None
 
 
+def set_handle(tensor: tf.Tensor, handle: Any) -> None:
+    """Tells TensorFlow what a handle or variant refers to."""
+    handle_data_util.set_handle_data(tensor, handle)
+
+
 def import_graph(graph: FuncGraph, graph_def: GraphDef, inputs: Sequence[Input]) -> list[tf.Tensor]:
     """Adds nodes to `graph`, in which `inputs` become placeholders, which are returned.
 
-    The placeholders come first, since shape inference wants to know what their handles refer to.
+    Those whose value is known become constants. They come first, since shape inference wants to
+    know what their handles refer to.
     """
     with graph.as_default():
         placeholders = [_placeholder(i, item) for i, item in enumerate(inputs)]
@@ -130,7 +138,10 @@ def _key(text: str) -> str:
 
 def _placeholder(index: int, item: Input) -> tf.Tensor:
     # Not under its own name: the import would rename node "a" where "a/b" is there already.
-    tensor = tf.compat.v1.placeholder(item.dtype, item.shape, f"tfmem_input_{index}")
+    name = f"tfmem_input_{index}"
+    if item.value is not None:
+        return tf.constant(item.value, item.dtype, item.shape, name)
+    tensor = tf.compat.v1.placeholder(item.dtype, item.shape, name)
     if item.handle is not None:
-        handle_data_util.set_handle_data(tensor, item.handle)
+        set_handle(tensor, item.handle)
     return tensor

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import tensorflow as tf
 
 from tfmem.bridge import datasets, kernels, nesting, shapes
+from tfmem.bridge.bounds import CHOOSING_OPS, largest
 from tfmem.bridge.graphdefs import (
     BODIES,
     FuncGraph,
@@ -20,8 +20,8 @@ from tfmem.bridge.graphdefs import (
     parse_value,
     topological,
 )
-from tfmem.bridge.inference import constant, full, import_sized
-from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, is_variable
+from tfmem.bridge.inference import argument, constant, full, import_sized
+from tfmem.bridge.inputs import UNSIZED, Input, as_shape, is_variable
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.workspace import WORKSPACE_OPS, of_kernel, workspace
 from tfmem.costs.types import HANDLE_BYTES
@@ -46,19 +46,24 @@ class Reader:
       flops: operations of each node that has many.
       workspace: scratch of each node that takes some.
       numbers: as of `Body`.
+      bounds: as of `Captured`.
       unknown: values whose size cannot be known, with their op, first causes only.
     """
 
-    def __init__(self, graph: FuncGraph, library: Any, known: Mapping[Value, Shape]) -> None:
+    def __init__(
+        self, graph: FuncGraph, functions: Mapping[str, FunctionDef], known: Mapping[Value, Shape]
+    ) -> None:
         self.flops: dict[str, float] = {}
         self.workspace: dict[str, int] = {}
         self.buffers: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int] = {}
         self.unknown: list[tuple[Value, str]] = []
-        self._graph = graph
-        self._functions = {f.signature.name: f for f in library.function}
-        self._known = known
+        self._functions = functions
         self._ops = {op.name: op for op in graph.get_operations()}
+        self._standing = largest(graph, functions)
+        late = {value: tuple(tensor.shape) for value, tensor in self._standing.items()}
+        self._known = {**late, **known}
+        self.bounds = {v: shape for v, shape in late.items() if full(self._output(v).shape) is None}
         self._unknown_nodes: set[str] = set()
         self._held = nesting.Known()
         self._most: dict[Value, int] = {}  # bytes of values of unknown shape that have a bound
@@ -90,7 +95,7 @@ class Reader:
             for i, tensor in enumerate(op.outputs):
                 if tensor.dtype == tf.variant or i in kernels.host_outputs(node_def, "GPU"):
                     sizes[i] = 0
-        if (number := _number(op)) is not None:
+        if (number := self._number(op)) is not None:
             self.numbers[node_def.name] = number
         return Node(
             name=node_def.name,
@@ -101,10 +106,6 @@ class Reader:
             device=node_def.device,
             **self._study(node_def, op),
         )
-
-    def is_bounded(self, value: Value) -> bool:
-        """Whether the size of a value depends on data, and the largest is counted."""
-        return value in self._known and self._ops[value.node].type in shapes.BOUNDED_OPS
 
     def input_node(
         self,
@@ -154,13 +155,13 @@ class Reader:
         known = has_flops or node_def.op in shapes.SHARING_OPS or node_def.op in WORKSPACE_OPS
         if not known:
             return {}
-        tensors = list(op.inputs)
+        tensors = list(map(self._late, op.inputs))
         constants = {} if has_flops else {i: c for i, t in enumerate(tensors) if (c := constant(t))}
         dtype = op.outputs[0].dtype
         call = shapes.Call(
             node_def.op,
             [full(t.shape) for t in tensors],
-            [full(t.shape) for t in op.outputs],
+            [full(self._late(t).shape) for t in op.outputs],
             _STRING_BYTES if dtype == tf.string else int(dtype.size),
             {key: _plain(value) for key, value in node_def.attr.items()},
             constants,
@@ -196,20 +197,41 @@ class Reader:
             self._held.add(Value(op.name), held or nesting.passed_on(node_def, self._held))
         return found
 
+    def _output(self, value: Value) -> tf.Tensor:
+        return self._ops[value.node].outputs[value.index]
+
+    def _late(self, tensor: tf.Tensor) -> tf.Tensor:
+        """What stands for a tensor if it depends on data."""
+        return self._standing.get(Value(tensor.op.name, tensor.value_index), tensor)
+
+    def _number(self, op: tf.Operation) -> int | None:
+        """The number that an op gives, if it is known; how many rows one that lists some."""
+        if op.type in _ROWS:
+            shape = self._late(op.inputs[_ROWS[op.type]]).shape
+            return int(shape[0]) if shape.rank and shape[0] is not None else None
+        if len(op.outputs) != 1 or op.outputs[0].shape.num_elements() != 1:
+            return None
+        found = constant(self._late(op.outputs[0]))
+        return found[0] if found else None
+
     def _values(self, node_def: NodeDef) -> list[Value]:
         return [parse_value(text) for text in node_def.input if text[0] != "^"]
 
     def _bodies(self, node_def: NodeDef) -> tuple[Body, ...]:
         """The functions that a While, If, Case or call runs."""
         first = int(node_def.op in BRANCHES)
-        arguments = list(self._ops[node_def.name].inputs)[first:]
+        arguments = list(map(self._late, self._ops[node_def.name].inputs))[first:]
         values = self._values(node_def)[first:]
         result: list[Body] = []
         for function in functions_of(node_def):
             if function in self._functions:
                 definition = self._functions[function]
                 names = [arg.name for arg in definition.signature.input_arg]
-                inputs = [_argument(*one) for one in zip(names, arguments, strict=True)]
+                runs_once = node_def.op in CHOOSING_OPS
+                inputs = [
+                    argument(name, tensor, runs_once=runs_once)
+                    for name, tensor in zip(names, arguments, strict=True)
+                ]
                 held = [self._held.get(one, len(result)) for one in values]
                 body, returned = self._body(definition, inputs, held, node_def)
                 for index, one in enumerate(returned):
@@ -246,10 +268,10 @@ class Reader:
         places = {node.name: node.device or caller.device for node in graph_def.node}
         nodes = topological(graph_def.node)
         taken = nesting.popped(nodes, known)
-        graph, fixed = import_sized(graph_def, inputs, {}, {}, taken=taken)
+        graph, fixed = import_sized(graph_def, inputs, {}, {}, self._functions, taken=taken)
         for node in graph_def.node:
             node.device = places[node.name]
-        reader = Reader(graph, _Library(self._functions.values()), fixed)
+        reader = Reader(graph, self._functions, fixed)
         reader._held = known
         reader._most |= {v: one.nbytes for v, one in taken.items() if one.nbytes is not None}
         arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)
@@ -287,26 +309,6 @@ def _turns(caller: NodeDef) -> int:
     """How many runs of its function a node has under way at once at most."""
     found = caller.attr.get("parallel_iterations")
     return max(1, found.i) if found else 1
-
-
-def _number(op: tf.Operation) -> int | None:
-    """The number that an op gives, if it gives one that is known; how many rows one that lists."""
-    if op.type in _ROWS:
-        shape = op.inputs[_ROWS[op.type]].shape
-        return int(shape[0]) if shape.rank and shape[0] is not None else None
-    if len(op.outputs) != 1 or op.outputs[0].shape.num_elements() != 1:
-        return None
-    found = constant(op.outputs[0])
-    return found[0] if found else None
-
-
-@dataclass(frozen=True)
-class _Library:
-    function: Iterable[FunctionDef]
-
-
-def _argument(name: str, tensor: tf.Tensor) -> Input:
-    return Input(name, tensor.dtype, handle_of(tensor), as_shape(tensor.shape))
 
 
 def _plain(value: Any) -> object:

@@ -88,6 +88,10 @@ def opaque_nbytes(
     return 4 * (prod(shape) if shape[-1] % together else -(-prod(shape) // 8))
 
 
+_UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
+_REDUCING = ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")
+
+
 def most_elements(op: str, inputs: Sequence[Shape | None], index: int) -> Shape | None:
     """The largest shape an output can take that depends on data; None if there is no such bound."""
     if not inputs or inputs[0] is None:
@@ -95,7 +99,41 @@ def most_elements(op: str, inputs: Sequence[Shape | None], index: int) -> Shape 
     count = prod(inputs[0])
     if op == "Where":
         return (count, len(inputs[0]))
-    return (count,) if op in BOUNDED_OPS and len(inputs[0]) == 1 else None
+    if op in _REDUCING:
+        return inputs[0]  # over axes that are not known
+    if op == "BroadcastGradientArgs":
+        return None if inputs[1] is None else max(inputs[0], inputs[1])
+    return (count,) if op in _UNIQUE and len(inputs[0]) == 1 else None
+
+
+def holding_all(found: Sequence[Shape | None]) -> Shape | None:
+    """The least shape that holds each of some; None if one is not known, or of another rank."""
+    known = [shape for shape in found if shape is not None]
+    if not known or len(known) < len(found) or len({len(shape) for shape in known}) > 1:
+        return None
+    return tuple(map(max, zip(*known, strict=True)))
+
+
+def least_common(found: Sequence[Shape | None], *, from_last: bool) -> list[Shape | None]:
+    """Shapes in which each dimension but 1 is the least of those beside it in other shapes.
+
+    Args:
+      found: shapes; None where one is not known.
+      from_last: whether last dimensions are beside each other, or first ones.
+    """
+    step = -1 if from_last else 1
+    turned = [None if shape is None else shape[::step] for shape in found]
+    rank = max((len(shape) for shape in turned if shape is not None), default=0)
+    least = []
+    for axis in range(rank):
+        beside = [shape[axis] for shape in turned if shape is not None and axis < len(shape)]
+        least.append(min((size for size in beside if size != 1), default=1))
+    return [
+        None
+        if shape is None
+        else tuple(size if size == 1 else least[axis] for axis, size in enumerate(shape))[::step]
+        for shape in turned
+    ]
 
 
 def broadcast_axes(first: Shape, second: Shape) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -290,6 +328,3 @@ SHARING_OPS = frozenset(_SHARES)
 
 OPAQUE_OPS = frozenset(("FusedBatchNormV3", "_FusedBatchNormEx"))
 """Ops of which `opaque_nbytes` knows an output."""
-
-BOUNDED_OPS = frozenset(("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where"))
-"""Ops of which `most_elements` knows a bound."""
