@@ -147,17 +147,6 @@ def test_a_replay_without_room_ends_with_the_step_that_has_none() -> None:
         assert len(runs) == 1
         assert not step.within_apart((MIB,), (), 9, to_the_end=True).fits
         assert len(runs) > 2
-        runs.clear()
-        assert not step.within_apart((), (), 9).fits
-        assert len(runs) == 1
-
-
-def test_constants_that_have_no_room_are_told_as_a_step_that_does_not_fit() -> None:
-    graph = parse(f"""
-        c = Const() [{MIB}] @{DEVICE}
-        y = Exp(c:0) [{MIB}] @{DEVICE}
-        return y:0""")
-    assert not step_of(graph, Costs()).within_apart((MIB // 2,), (), 9).fits
 
 
 def test_equal_sizes_need_no_padding_and_a_limit_below_the_peak_is_not_enough() -> None:

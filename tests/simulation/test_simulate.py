@@ -17,7 +17,7 @@ from tfmem.graph.ir import ARG, Graph, Node, Value
 from tfmem.graph.text import parse
 from tfmem.plan import Fetch, Placement, Plan, Transfer
 from tfmem.planning.order.memory_order import breadth_first
-from tfmem.simulation.simulate import simulate
+from tfmem.simulation.simulate import simulate, step_of
 
 SWAP = parse("""
     a = MatMul() [100] @cpu
@@ -190,3 +190,12 @@ def seconds_of(graph: Graph) -> float:
     found = simulate(graph, Costs(), Plan(device=DEVICE))
     assert found.timeline.dtype == np.int64
     return time.process_time() - start
+
+
+def test_constants_that_have_no_room_are_told_as_a_step_that_does_not_fit() -> None:
+    graph = parse(f"""
+        c = Const() [1048576] @{DEVICE}
+        y = Exp(c:0) [1048576] @{DEVICE}
+        return y:0""")
+    replay, _ = step_of(graph, Costs(), Plan(device=DEVICE))
+    assert not replay.within_apart((2**19,), (), 9).fits

@@ -24,6 +24,7 @@ from tfmem.bridge.inference import (
     argument,
     full,
     import_sized,
+    numbers_of,
     stacked,
     whole_numbers,
 )
@@ -77,6 +78,8 @@ class _Maker:
     def _outputs(self, op: tf.Operation) -> Sequence[tf.Tensor | None]:
         if op.type in CHOOSING_OPS:
             return self._returned_by_any(op)
+        if numbers := numbers_of(op, self._given_as):
+            return [tf.constant(one) for one in numbers]
         made = self._again(op)
         if None not in made:
             return made

@@ -66,8 +66,8 @@ class Captured:
       library: the functions that nodes refer to, by name.
       signature: what callers see.
       sources: the line of user code that made a node, for the nodes with the largest outputs.
-      bounds: values whose size depends on data (`tf.unique`, `tf.where`) with the largest shape
-        they can take, which is what is counted.
+      bounds: values whose size depends on data (`tf.unique`, `tf.where`, branches, what follows
+        from them) with the largest shape they can take, which is what is counted.
       handles: each captured variable's handle when it was captured.
       trace: the ConcreteFunction's name; "" if not all arguments have a size.
       shapes: of the arguments, which the sizes hold for.

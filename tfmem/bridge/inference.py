@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,7 @@ def import_sized(
     graph = func_graph_lib.FuncGraph("tfmem_sizes")
     import_graph(graph, nodes, sized)
     fixed: dict[Value, Shape] = {}
-    axes = _axes(graph)
+    numbers = _numbers(graph)
     handles = {value: one.handle for value, one in taken.items() if one.handle is not None}
     elements: dict[Value, Shape] = {
         value: one.shape or ()
@@ -72,40 +72,57 @@ def import_sized(
         if value in handles or (one.shape is not None and _is_open(graph, value))
     }
     told = {**_told(graph, traced, functions), **_stacked(graph)}
-    wanted = {**told, **known, **elements, **_shapes_of(axes)}
+    wanted = {**told, **known, **elements, **_shapes_of(numbers)}
     while wanted.keys() - fixed.keys():
         fixed = wanted
         extra = [
             Input(_fixed_name(v), graph.get_tensor_by_name(str(v)).dtype, handles.get(v), shape)
             for v, shape in fixed.items()
-            if v not in axes
+            if v not in numbers
         ]
         graph = func_graph_lib.FuncGraph("tfmem_sizes")
-        import_graph(graph, _reading_inputs(nodes, fixed, axes), [*sized, *extra])
-        axes |= _axes(graph)
-        wanted = {**_stacked(graph), **_shapes_of(axes), **fixed}
+        import_graph(graph, _reading_inputs(nodes, fixed, numbers), [*sized, *extra])
+        numbers |= _numbers(graph)
+        wanted = {**_stacked(graph), **_shapes_of(numbers), **fixed}
     return graph, fixed
 
 
-def _axes(graph: FuncGraph) -> dict[Value, tuple[int, ...]]:
-    """Axes over which gradients of broadcasts are summed, and shapes of variables, where known."""
-    result = {}
-    for op in graph.get_operations():
-        if op.type == "VariableShape" and (handle := handle_of(op.inputs[0])) is not None:
-            shape = tf.TensorShape(handle.shape_and_type[0].shape) if handle.is_set else None
-            if shape is not None and shape.is_fully_defined():
-                result[Value(op.name)] = tuple(shape)
-        if op.type != "BroadcastGradientArgs":
-            continue
-        before, other = (constant(t) for t in op.inputs)
+def _numbers(graph: FuncGraph) -> dict[Value, np.ndarray]:
+    return {
+        Value(op.name, i): numbers
+        for op in graph.get_operations()
+        for i, numbers in enumerate(numbers_of(op))
+    }
+
+
+def numbers_of(
+    op: tf.Operation, standing: Callable[[tf.Tensor], tf.Tensor] = lambda tensor: tensor
+) -> list[np.ndarray]:
+    """Axes over which a gradient of a broadcast is summed, a variable's shape; [] if not known.
+
+    Args:
+      op: the node.
+      standing: gives the tensor that stands for another.
+    """
+    found: Sequence[Shape] = ()
+    if op.type == "BroadcastGradientArgs":
+        before, other = (constant(standing(tensor)) for tensor in op.inputs)
         if before is not None and other is not None:
-            for i, found in enumerate(shapes.broadcast_axes(before, other)):
-                result[Value(op.name, i)] = found
-    return result
+            found = shapes.broadcast_axes(before, other)
+    elif op.type == "VariableShape" and (shape := _shape_held(op.inputs[0])) is not None:
+        found = (shape,)
+    outputs = zip(found, op.outputs, strict=False)
+    return [np.array(one, tensor.dtype.as_numpy_dtype) for one, tensor in outputs]
 
 
-def _shapes_of(constants: Mapping[Value, tuple[int, ...]]) -> dict[Value, Shape]:
-    return {value: (len(found),) for value, found in constants.items()}
+def _shape_held(handle: tf.Tensor) -> Shape | None:
+    """The shape of the variable that a handle refers to."""
+    known = handle_of(handle)
+    return full(tf.TensorShape(known.shape_and_type[0].shape)) if known and known.is_set else None
+
+
+def _shapes_of(constants: Mapping[Value, np.ndarray]) -> dict[Value, Shape]:
+    return {value: found.shape for value, found in constants.items()}
 
 
 def _stacked(graph: FuncGraph) -> dict[Value, Shape]:
@@ -191,18 +208,15 @@ def _traced_outputs(
 
 
 def _reading_inputs(
-    graph_def: GraphDef, fixed: Mapping[Value, Shape], constants: Mapping[Value, tuple[int, ...]]
+    graph_def: GraphDef, fixed: Mapping[Value, Shape], constants: Mapping[Value, np.ndarray]
 ) -> GraphDef:
     """A copy in which readers of `fixed` values read inputs, and constants, named for them."""
     result = type(graph_def)()
     result.CopyFrom(graph_def)
-    holders = {value.node for value in constants}
-    types = {node.name: node.attr["T"].type for node in graph_def.node if node.name in holders}
     for value, numbers in constants.items():
         made = result.node.add(name=_fixed_name(value), op="Const")
-        made.attr["dtype"].type = types[value.node]
-        dtype = tf.as_dtype(types[value.node])
-        made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(numbers, dtype, [len(numbers)]))
+        made.attr["dtype"].type = tf.as_dtype(numbers.dtype).as_datatype_enum
+        made.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(numbers))
     for node in result.node:
         for i, text in enumerate(node.input):
             if text[0] != "^" and (value := parse_value(text)) in fixed:
@@ -267,4 +281,5 @@ def whole_numbers(tensor: tf.Tensor) -> np.ndarray | None:
     if tensor.shape.num_elements() > MAX_CONSTANT:
         return None
     value = tensor_util.constant_value(tensor)
-    return tensor_util.try_evaluate_constant(tensor) if value is None else value
+    found = tensor_util.try_evaluate_constant(tensor) if value is None else value
+    return None if found is None else np.asarray(found)
