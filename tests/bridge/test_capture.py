@@ -99,51 +99,6 @@ def test_known_shapes_stand_in_where_inference_ends():
     assert only(capture(concrete, device="CPU:0", known=known), "Mul").nbytes == (8,)
 
 
-def test_sizes_that_depend_on_data_are_bounded():
-    captured = captured_from(tf.function(lambda x: tf.unique(x)[0] * 2.0), tf.ones([7]))
-    assert only(captured, "Mul").nbytes == (28,)
-    assert set(captured.bounds) == {Value("Unique"), Value("mul"), Value("Identity")}
-    assert set(captured.bounds.values()) == {(7,)}
-
-
-def test_what_branches_return_is_as_large_as_the_largest():
-    def step(x):
-        both, rows = tf.cond(
-            tf.reduce_sum(x) > 0.0,
-            lambda: (tf.concat([x, tf.unique(x)[0]], 0), tf.constant([3, 2])),
-            lambda: (x, tf.constant([3, 2])),
-        )
-        return both * 2.0, tf.zeros(rows) + x[0]
-
-    captured = captured_from(tf.function(step), tf.ones([7]))
-    assert only(captured, "Mul").nbytes == (14 * 4,)
-    assert (3 * 2 * 4,) in [node.nbytes for node in captured.graph.nodes if node.op == "AddV2"]
-
-
-def test_bounds_that_differ_though_sizes_are_equal_count_as_the_least():
-    def step(x):
-        twice = tf.unique(tf.concat([x, x], 0))[0]
-        return tf.gather(x, tf.where(x > 0.0)[:, 0]) * twice, tf.stack([twice, twice]) / x
-
-    captured = captured_from(tf.function(step), tf.range(1.0, 8.0))
-    assert only(captured, "Mul").nbytes == (7 * 4,)
-    assert only(captured, "RealDiv").nbytes == (2 * 7 * 4,)
-
-
-def test_sizes_of_gradients_of_broadcasts_follow_from_bounds():
-    def step(x):
-        rows = tf.where(x[:, 0] > 0.0)
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.gather_nd(x, rows) * tf.gather_nd(x[:, 0], rows)[:, tf.newaxis]
-        return tape.gradient(y, x)
-
-    captured = captured_from(tf.function(step), tf.ones([7, 3]))
-    axes = [n.nbytes for n in captured.graph.nodes if n.op == "BroadcastGradientArgs"]
-    assert axes == [(0, 4)]
-    assert (7 * 4,) in [node.nbytes for node in captured.graph.nodes if node.op == "Sum"]
-
-
 def test_bodies_of_loops_and_branches():
     captured = captured_from(CASES["while_loop"]().function, matrix(1, 4, 8))
     loops = [node for node in captured.graph.nodes if node.op in ("While", "StatelessWhile")]
@@ -329,19 +284,6 @@ def test_grappler_fuses_inside_loops():
 
     (bodies,) = captured_from(step, matrix(0, 4, 8)).bodies.values()
     assert "_FusedMatMul" in {node.op for node in bodies[1].graph.nodes}
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_compiled_functions_are_refused(nested):
-    @tf.function(jit_compile=True)
-    def compiled(x):
-        return x * 2.0
-
-    function = tf.function(lambda x: compiled(x)) if nested else compiled
-    with pytest.raises(
-        UnsupportedFunctionError, match=r"^compiled is compiled by XLA.*compile=Fal"
-    ):
-        captured_from(function, tf.ones([2]))
 
 
 def test_a_capture_forgets_the_function():

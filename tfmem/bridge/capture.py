@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfmem.bridge import datasets, graphdefs, grappler, kernels, reads, sums
+from tfmem.bridge.compiled import is_compiled
 from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import Input, as_shape, inputs_of, is_variable, place_of, tensor_of
@@ -228,18 +229,13 @@ def _with_effects(graph: Graph, names: Iterable[str]) -> set[str]:
 
 
 def refuse_compiled(concrete: Any) -> None:
-    """Raises UnsupportedFunctionError if XLA compiles the function or one that it calls."""
-    definitions = [concrete.function_def]
-    definitions += [f.cached_definition for f in concrete.graph._functions.values()]
-    for definition in definitions:
-        attrs = definition.attr  # to look a missing one up would put an empty one there
-        if "_XlaMustCompile" in attrs and attrs["_XlaMustCompile"].b:
-            name = _plain_name(definition.signature.name)
-            raise UnsupportedFunctionError(
-                f"{name} is compiled by XLA (jit_compile=True), whose memory TensorFlow's executor "
-                "does not manage; use tf.function(jit_compile=False), "
-                "for Keras model.compile(..., jit_compile=False)"
-            )
+    """Raises UnsupportedFunctionError if XLA compiles the function as a whole."""
+    if is_compiled(concrete.function_def):
+        raise UnsupportedFunctionError(
+            f"{_plain_name(concrete.name)} is compiled by XLA (jit_compile=True), whose memory "
+            "TensorFlow's executor does not manage; use tf.function(jit_compile=False), "
+            "for Keras model.compile(..., jit_compile=False)"
+        )
 
 
 def _refuse_old_loops(graph_def: GraphDef, concrete: Any) -> None:

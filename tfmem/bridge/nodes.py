@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfmem.bridge import datasets, kernels, nesting, shapes
+from tfmem.bridge import compiled, datasets, kernels, nesting, shapes
 from tfmem.bridge.bounds import CHOOSING_OPS, largest
 from tfmem.bridge.graphdefs import (
     BODIES,
@@ -95,6 +95,9 @@ class Reader:
             for i, tensor in enumerate(op.outputs):
                 if tensor.dtype == tf.variant or i in kernels.host_outputs(node_def, "GPU"):
                     sizes[i] = 0
+        if compiled.is_compiled(node_def):
+            given = list(map(self._late, op.inputs))
+            self.workspace[node_def.name] = compiled.scratch(node_def, given, self._functions)
         if (number := self._number(op)) is not None:
             self.numbers[node_def.name] = number
         return Node(
@@ -185,7 +188,7 @@ class Reader:
         found, by_name = {}, {}
         for node_def in nodes:
             by_name[node_def.name] = node_def
-            if node_def.op in BODIES:
+            if node_def.op in BODIES and not compiled.is_compiled(node_def):
                 found[node_def.name] = self._bodies(node_def)
                 continue
             if node_def.op in datasets.PULLING:
