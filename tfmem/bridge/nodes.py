@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfmem.bridge import compiled, datasets, kernels, nesting, shapes
 from tfmem.bridge.bounds import CHOOSING_OPS, largest
+from tfmem.bridge.by_rows import by_rows
 from tfmem.bridge.graphdefs import (
     BODIES,
     FuncGraph,
@@ -107,6 +108,7 @@ class Reader:
             after=tuple(dict.fromkeys(after)),
             nbytes=tuple(sizes),
             device=node_def.device,
+            rows=by_rows(node_def, self._functions),
             **self._study(node_def, op),
         )
 

@@ -225,6 +225,7 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _R
         touched = (handles[inputs[facts.reads]],)
     if facts.is_sparse:
         made.copied.update(touched)
+    made.copied.update(handles[inputs[i]] for i in node.rows if inputs[i] in handles)
     if node.op == VARIABLE:
         touched = (len(made.variable_nodes) - 1,)
     made.variables.append(touched)

@@ -78,6 +78,8 @@ class Node:
         its kernel and not on the op alone (see `Facts.inplace`).
       lent: index of the input whose buffer its kernel takes as its first scratch if nobody reads it
         later; None if there is none.
+      rows: indices of inputs whose variables the functions that it runs access by rows (see
+        `Facts.is_sparse`).
       stashes: memory that its outputs refer to, made by it or by the functions that it runs.
       holds: (index of an output, value) for each value, or stash of a node, that an output refers
         to, other than its own stashes.
@@ -98,6 +100,7 @@ class Node:
     last: int | None = None
     inplace: tuple[int, ...] = ()
     lent: int | None = None
+    rows: tuple[int, ...] = ()
     stashes: tuple[Stash, ...] = ()
     holds: tuple[tuple[int, Value], ...] = ()
     same: tuple[tuple[int, Value], ...] = ()

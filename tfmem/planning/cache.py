@@ -108,7 +108,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),
         repr([(n.name, n.stashes, n.holds, n.same) for n in graph.nodes if n.stashes or n.holds]),
-        repr([(n.name, n.passed, n.last, n.inplace, n.lent) for n in graph.nodes]),
+        repr([(n.name, n.passed, n.last, n.inplace, n.lent, n.rows) for n in graph.nodes]),
         repr((request.device, request.host, request.budget, request.room, request.max_slowdown)),
         repr((sorted(request.techniques), request.bytes_beside, request.bytes_unforeseen)),
         *_texts(bodies or {}),
@@ -125,5 +125,5 @@ def _texts(bodies: Bodies) -> Iterator[str]:
             yield str(body.graph)
             yield repr((body.arguments, body.turns, sorted(body.numbers.items())))
             yield repr([(n.stashes, n.holds, n.same) for n in body.graph.nodes])
-            yield repr([(n.passed, n.last, n.inplace, n.lent) for n in body.graph.nodes])
+            yield repr([(n.passed, n.last, n.inplace, n.lent, n.rows) for n in body.graph.nodes])
             yield from _texts(body.bodies)

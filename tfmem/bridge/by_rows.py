@@ -1,0 +1,41 @@
+"""Variables that functions access by rows: what is given to a branch, a loop or a call.
+
+From then on each whole read of them is a copy, in the graph around the caller too: Keras 3 reads an
+embedding there, and under loss scaling updates it by rows within a branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tfmem.bridge.graphdefs import BODIES, FunctionDef, NodeDef, functions_of
+from tfmem.graph.bodies import BRANCHES
+from tfmem.graph.ops import facts_of
+
+
+def by_rows(node: NodeDef, functions: Mapping[str, FunctionDef]) -> tuple[int, ...]:
+    """Indices of a node's inputs whose variables its functions access by rows.
+
+    Args:
+      node: one that runs functions; () for any other.
+      functions: that nodes run, by name.
+    """
+    if node.op not in BODIES:
+        return ()
+    first, found = int(node.op in BRANCHES), set[int]()
+    for name in functions_of(node):
+        if name in functions:
+            found.update(first + number for number in _arguments(functions[name], functions))
+    return tuple(sorted(found))
+
+
+def _arguments(function: FunctionDef, functions: Mapping[str, FunctionDef]) -> set[int]:
+    """Numbers of the arguments whose variables a function accesses by rows."""
+    number = {argument.name: i for i, argument in enumerate(function.signature.input_arg)}
+    found = set[int]()
+    for node in function.node_def:
+        facts = facts_of(node.op)
+        places = facts.writes if facts.reads is None else (facts.reads,)
+        accessed = places if facts.is_sparse else by_rows(node, functions)
+        found.update(number[node.input[i]] for i in accessed if node.input[i] in number)
+    return found
