@@ -8,7 +8,6 @@ again, one by one, with tensors of these largest shapes in the place of what the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,7 +16,14 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph as func_graph_lib
 
 from tfmem.bridge import shapes
-from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, body_graph_def, functions_of, parse_value
+from tfmem.bridge.graphdefs import (
+    FuncGraph,
+    FunctionDef,
+    body_graph_def,
+    functions_of,
+    parse_value,
+    value_of,
+)
 from tfmem.bridge.inference import (
     MAX_CONSTANT,
     STACKING_OPS,
@@ -28,7 +34,7 @@ from tfmem.bridge.inference import (
     stacked,
     whole_numbers,
 )
-from tfmem.bridge.inputs import UNSIZED, handle_of, set_handle
+from tfmem.bridge.inputs import UNSIZED, Input, handle_of, placeholder
 from tfmem.bridge.shapes import Shape
 from tfmem.graph.bodies import BRANCHES
 from tfmem.graph.ir import Value
@@ -72,7 +78,7 @@ class _Maker:
         """Whether an output's shape, or a number that shapes are made of, depends on data."""
         if any(map(_is_open, op.outputs)):
             return True
-        is_late = any(_value(tensor) in self._standing for tensor in op.inputs)
+        is_late = any(value_of(tensor) in self._standing for tensor in op.inputs)
         return any(map(_is_number, op.outputs)) and (is_late or op.type in CHOOSING_OPS)
 
     def _outputs(self, op: tf.Operation) -> Sequence[tf.Tensor | None]:
@@ -115,19 +121,16 @@ class _Maker:
         for is_broadcast in (True, False):
             equal = shapes.least_common(found, from_last=is_broadcast)
             yield [
-                _placeholder(now, shape) if shape is not None and shape != before else now
+                _like(now, shape) if shape is not None and shape != before else now
                 for now, before, shape in zip(given, found, equal, strict=True)
             ]
 
     def _given_as(self, tensor: tf.Tensor) -> tf.Tensor:
-        value = _value(tensor)
+        value = value_of(tensor)
         if value in self._standing:
             return self._standing[value]
         if value not in self._given:
-            known = whole_numbers(tensor)
-            self._given[value] = (
-                _placeholder(tensor, tensor.shape) if known is None else tf.constant(known)
-            )
+            self._given[value] = placeholder(argument(value.node, tensor))
         return self._given[value]
 
     def _returned_by_any(self, op: tf.Operation) -> list[tf.Tensor | None]:
@@ -151,7 +154,7 @@ class _Maker:
         graph_def, outputs = body_graph_def(function)
         names = [one.name for one in function.signature.input_arg]
         inputs = [argument(name, tensor) for name, tensor in zip(names, given, strict=True)]
-        graph, fixed = import_sized(graph_def, inputs, {}, {}, self._functions)
+        graph, fixed = import_sized(graph_def, inputs, {}, {})
         tensors = dict(zip(map(Value, names), given, strict=True))
         tensors |= largest(graph, self._functions)
         found = []
@@ -161,10 +164,6 @@ class _Maker:
                 tensor = graph.get_tensor_by_name(str(value))
             found.append((fixed.get(value, full(tensor.shape)), whole_numbers(tensor)))
         return found
-
-
-def _value(tensor: tf.Tensor) -> Value:
-    return Value(tensor.op.name, tensor.value_index)
 
 
 def _is_open(tensor: tf.Tensor) -> bool:
@@ -179,11 +178,8 @@ def _is_number(tensor: tf.Tensor) -> bool:
 
 def _of_shape(like: tf.Tensor, shape: Shape | None) -> tf.Tensor | None:
     """What stands for a tensor of a largest shape, if there is one."""
-    return None if shape is None or like.dtype in UNSIZED else _placeholder(like, shape)
+    return None if shape is None or like.dtype in UNSIZED else _like(like, shape)
 
 
-def _placeholder(like: tf.Tensor, shape: Any) -> tf.Tensor:
-    tensor = tf.compat.v1.placeholder(like.dtype, shape)
-    if (handle := handle_of(like)) is not None:
-        set_handle(tensor, handle)
-    return tensor
+def _like(tensor: tf.Tensor, shape: Shape) -> tf.Tensor:
+    return placeholder(Input(tensor.op.name, tensor.dtype, handle_of(tensor), shape))

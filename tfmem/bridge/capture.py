@@ -157,7 +157,7 @@ def capture(
     places = {i.name: place_of(i, actual.get(i.name), device) for i in inputs}
     graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device)
     library = {function.signature.name: function for function in graph_def.library.function}
-    sized, fixed = import_sized(graph_def, inputs, actual, known or {}, library, concrete.graph)
+    sized, fixed = import_sized(graph_def, inputs, actual, known or {}, concrete.graph)
     reader = Reader(sized, library, fixed)
     graph = Graph(
         (

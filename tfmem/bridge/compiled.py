@@ -21,16 +21,14 @@ from tfmem.bridge.inputs import handle_of
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph import device_names
 
-MUST_COMPILE = "_XlaMustCompile"
-"""The attribute of what XLA compiles."""
-
+_MUST_COMPILE = "_XlaMustCompile"
 _STAGE = "optimized_hlo_proto_serialized"
 _MOST_KNOWN = 1024  # functions; to compile one takes a tenth of a second
 
 
 def is_compiled(node: NodeDef | FunctionDef) -> bool:
     """Whether XLA compiles what a node calls, or a function."""
-    return MUST_COMPILE in node.attr and node.attr[MUST_COMPILE].b  # to look up would add it
+    return _MUST_COMPILE in node.attr and node.attr[_MUST_COMPILE].b  # to look up would add it
 
 
 def scratch(node: NodeDef, given: Sequence[tf.Tensor], functions: Mapping[str, FunctionDef]) -> int:

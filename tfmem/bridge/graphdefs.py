@@ -49,6 +49,11 @@ def parse_value(name: str) -> Value:
     return Value(node, int(index or 0))
 
 
+def value_of(tensor: tf.Tensor) -> Value:
+    """The value that a graph's tensor is."""
+    return Value(tensor.op.name, tensor.value_index)
+
+
 @functools.lru_cache(maxsize=1024)
 def merged_device(explicit: str, device: str) -> str:
     """The user's device, with what it leaves open taken from `device`."""

@@ -33,7 +33,6 @@ def import_sized(
     inputs: Iterable[Input],
     actual: Mapping[str, tf.Tensor],
     known: Mapping[Value, Shape],
-    functions: Mapping[str, FunctionDef],
     traced: FuncGraph | None = None,
     taken: Mapping[Value, Element] | None = None,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
@@ -49,7 +48,6 @@ def import_sized(
       inputs: what stands in the place of some of them.
       actual: tensors passed for inputs, by name.
       known: shapes of values.
-      functions: that nodes run, by name.
       traced: the graph as the user's code made it.
       taken: what nodes take out of lists and optionals.
     """
@@ -71,7 +69,7 @@ def import_sized(
         for value, one in taken.items()
         if value in handles or (one.shape is not None and _is_open(graph, value))
     }
-    told = {**_told(graph, traced, functions), **_stacked(graph)}
+    told = {**_told(graph, traced, graph_def.library), **_stacked(graph)}
     wanted = {**told, **known, **elements, **_shapes_of(numbers)}
     while wanted.keys() - fixed.keys():
         fixed = wanted
@@ -166,14 +164,13 @@ def _is_open(graph: FuncGraph, value: Value) -> bool:
     return not graph.get_tensor_by_name(str(value)).shape.is_fully_defined()
 
 
-def _told(
-    graph: FuncGraph, traced: FuncGraph | None, functions: Mapping[str, FunctionDef]
-) -> dict[Value, Shape]:
+def _told(graph: FuncGraph, traced: FuncGraph | None, library: Any) -> dict[Value, Shape]:
     """Shapes that are open in `graph` and were not while the function was traced (`set_shape`)."""
     if traced is None:
         return {}
     result = {}
     before = {op.name: op for op in traced.get_operations()}
+    functions = {function.signature.name: function for function in library.function}
     for op in graph.get_operations():
         if all(tensor.shape.is_fully_defined() for tensor in op.outputs):
             continue

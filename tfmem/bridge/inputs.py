@@ -110,11 +110,6 @@ def handle_of(tensor: tf.Tensor) -> Any:
     return handle_data_util.get_resource_handle_data(tensor) if tensor.dtype in UNSIZED else None
 
 
-def set_handle(tensor: tf.Tensor, handle: Any) -> None:
-    """Tells TensorFlow what a handle or variant refers to."""
-    handle_data_util.set_handle_data(tensor, handle)
-
-
 def import_graph(graph: FuncGraph, graph_def: GraphDef, inputs: Sequence[Input]) -> list[tf.Tensor]:
     """Adds nodes to `graph`, in which `inputs` become placeholders, which are returned.
 
@@ -122,7 +117,8 @@ def import_graph(graph: FuncGraph, graph_def: GraphDef, inputs: Sequence[Input])
     know what their handles refer to.
     """
     with graph.as_default():
-        placeholders = [_placeholder(i, item) for i, item in enumerate(inputs)]
+        # Not under their own names: the import would rename node "a" where "a/b" is there already.
+        placeholders = [placeholder(item, f"tfmem_input_{i}") for i, item in enumerate(inputs)]
         mapped = {f"{i.name}:0": t for i, t in zip(inputs, placeholders, strict=True)}
         mapped |= {f"^{i.name}": t for i, t in zip(inputs, placeholders, strict=True)}
         used = {_key(text) for node in graph_def.node for text in node.input}
@@ -136,12 +132,11 @@ def _key(text: str) -> str:
     return text if ":" in text or text.startswith("^") else f"{text}:0"
 
 
-def _placeholder(index: int, item: Input) -> tf.Tensor:
-    # Not under its own name: the import would rename node "a" where "a/b" is there already.
-    name = f"tfmem_input_{index}"
+def placeholder(item: Input, name: str | None = None) -> tf.Tensor:
+    """What stands for an input in the graph that is being made: its value, if that is known."""
     if item.value is not None:
         return tf.constant(item.value, item.dtype, item.shape, name)
     tensor = tf.compat.v1.placeholder(item.dtype, item.shape, name)
     if item.handle is not None:
-        set_handle(tensor, item.handle)
+        handle_data_util.set_handle_data(tensor, item.handle)
     return tensor

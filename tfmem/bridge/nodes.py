@@ -20,6 +20,7 @@ from tfmem.bridge.graphdefs import (
     functions_of,
     parse_value,
     topological,
+    value_of,
 )
 from tfmem.bridge.inference import argument, constant, full, import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, is_variable
@@ -64,7 +65,8 @@ class Reader:
         self._standing = largest(graph, functions)
         late = {value: tuple(tensor.shape) for value, tensor in self._standing.items()}
         self._known = {**late, **known}
-        self.bounds = {v: shape for v, shape in late.items() if full(self._output(v).shape) is None}
+        outputs = {v: self._ops[v.node].outputs[v.index] for v in late}
+        self.bounds = {v: shape for v, shape in late.items() if full(outputs[v].shape) is None}
         self._unknown_nodes: set[str] = set()
         self._held = nesting.Known()
         self._most: dict[Value, int] = {}  # bytes of values of unknown shape that have a bound
@@ -202,12 +204,9 @@ class Reader:
             self._held.add(Value(op.name), held or nesting.passed_on(node_def, self._held))
         return found
 
-    def _output(self, value: Value) -> tf.Tensor:
-        return self._ops[value.node].outputs[value.index]
-
     def _late(self, tensor: tf.Tensor) -> tf.Tensor:
         """What stands for a tensor if it depends on data."""
-        return self._standing.get(Value(tensor.op.name, tensor.value_index), tensor)
+        return self._standing.get(value_of(tensor), tensor)
 
     def _number(self, op: tf.Operation) -> int | None:
         """The number that an op gives, if it is known; how many rows one that lists some."""
@@ -273,7 +272,7 @@ class Reader:
         places = {node.name: node.device or caller.device for node in graph_def.node}
         nodes = topological(graph_def.node)
         taken = nesting.popped(nodes, known)
-        graph, fixed = import_sized(graph_def, inputs, {}, {}, self._functions, taken=taken)
+        graph, fixed = import_sized(graph_def, inputs, {}, {}, taken=taken)
         for node in graph_def.node:
             node.device = places[node.name]
         reader = Reader(graph, self._functions, fixed)
