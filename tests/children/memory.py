@@ -160,13 +160,14 @@ def free_chunks() -> dict[str, Any]:
     claimed = heap.measured(device)
     apart = heap.partition(device, (5 * MIB, 2**16, 2**16))
     parted = heap.measured(device)
-    del made[1]  # between the second hole and the third
-    beside = heap.measured(device)
-    made.insert(1, (buffer(3 * MIB)))
+    beside = []
+    while made:  # what lies behind each hole
+        made.pop()
+        beside.append(heap.measured(device))
     del apart
     joined = heap.measured(device)
     assert first
-    assert beside
+    assert all(beside)
     assert claimed
     assert parted
     assert joined
@@ -177,7 +178,7 @@ def free_chunks() -> dict[str, Any]:
         "parted": parted.free,
         "joined": joined.free,
         "limit": limit,
-        "beside": beside.free,
+        "beside": [one.free for one in beside if one],
     }
 
 

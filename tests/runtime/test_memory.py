@@ -158,11 +158,12 @@ def test_free_chunks_are_measured_claimed_and_kept_apart(reserve):
     assert sum(2**16 - 512 <= nbytes <= 2**16 for nbytes in found["parted"]) == 2
     for nbytes in set(found["holes"]) & set(free):
         assert nbytes - 3 * 256 in found["parted"]
-    assert not Counter(found["parted"]) - Counter(found["beside"])  # what was freed joins none
-    assert sum(found["beside"]) >= sum(found["parted"]) + 3 * MIB
+    for count, beside in enumerate(found["beside"], 1):  # what was freed joins none
+        assert not Counter(found["parted"]) - Counter(beside)
+        assert sum(beside) >= sum(found["parted"]) + 3 * MIB * count
     taken = 5 * MIB + 2 * 2**16 + 6 * 256
     assert max(found["parted"]) == pytest.approx(largest - taken, abs=2048)
-    assert max(found["joined"]) == pytest.approx(largest, abs=2048)
+    assert max(found["joined"]) >= largest - 2048
 
 
 @pytest.mark.parametrize("grains", [(8, 24), (24, 8), (16, 16), (16, 17)])

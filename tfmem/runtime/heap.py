@@ -196,13 +196,26 @@ def _partitioned(device: str, limit: int, sizes: Sequence[int]) -> list[Any]:
     if rest < sum(sizes) + GRAIN * (len(sizes) + WALLS):
         return []
     between = _filled(device, tail)
-    walls = [buffer(device, GRAIN)]  # before it the hole for what making buffers takes
+    walls = _first_walls(device, tail)
     inside = _side_by_side(device, rest, rest)
     for address in list(held):
         del held[address]  # all but this chunk are taken
         between += _walled(device, found[address], (), walls)
     inside.clear()
     between += _walled(device, rest, sizes, walls)
+    return walls
+
+
+def _first_walls(device: str, tail: range) -> list[Any]:
+    """Fills the first grains of the largest chunk but for the hole, if none is left elsewhere.
+
+    There is one hole then. A second one would take the next wall, which would be missing.
+    """
+    with traced(device) as events:
+        walls = [buffer(device, GRAIN)]
+    (first,) = _of_size(events, GRAIN, 1)
+    if first.address == tail.start:
+        walls.append(buffer(device, GRAIN))
     return walls
 
 
