@@ -160,12 +160,14 @@ def free_chunks() -> dict[str, Any]:
     claimed = heap.measured(device)
     apart = heap.partition(device, (5 * MIB, 2**16, 2**16))
     parted = heap.measured(device)
+    del apart
+    joined = heap.measured(device)
+    apart = heap.partition(device, (5 * MIB, 2**16, 2**16))
     beside = []
     while made:  # what lies behind each hole
         made.pop()
         beside.append(heap.measured(device))
-    del apart
-    joined = heap.measured(device)
+    assert apart
     assert first
     assert all(beside)
     assert claimed
