@@ -7,7 +7,8 @@ Each case runs as it is first, without a limit: its peak and its losses. Then tf
 least budget, and the case runs under each share of that peak, and under 1.05 times the least budget
 (`least`; `least*1.2` for another factor), as the hard limit of a process of its own: with the
 allocator's memory claimed as one region, and growing by regions. The share `tightest` looks for the
-least budget that is kept, below those that are known to be, and each that it tries has its row.
+least budget that is kept, below those that are known to be, and each that it tries has its row;
+`kept*1.02` is 1.02 times the least one that is known to be.
 
 Rows are kept, as JSON lines, beside the page that is written anew after each of them; those of
 processors without oneDNN's kernels (decision 0089) have their own page. A row is measured again if
@@ -137,18 +138,21 @@ class Suite:
                 for mode in self._options.modes.split(","):
                     self._look_for_tightest(case, plain, mode)
                 continue
-            if (budget := self._budget(case, plain, share)) is None:
-                continue
             for mode in self._options.modes.split(","):
-                self._row(case, "planned", mode, share, budget, plain)
+                budget = self._budget(case, plain, share, mode)
+                if budget is not None:
+                    self._row(case, "planned", mode, share, budget, plain)
 
-    def _budget(self, case: Case, plain: dict[str, Any], share: str) -> int | None:
+    def _budget(self, case: Case, plain: dict[str, Any], share: str, mode: str) -> int | None:
         """Bytes, whole MiB; None for a share of a least budget that nobody knows."""
-        if not share.startswith("least"):
+        of, _, factor = share.partition("*")
+        if of not in ("least", wild_page.KEPT):
             return whole_mib(float(share) * plain["peak"])
-        least = self._row(case, "least", "least")["least"]
-        factor = float(share.partition("*")[2] or LEAST_FACTOR)
-        return None if least is None else whole_mib(factor * least)
+        if of == "least":
+            least = self._row(case, "least", "least")["least"]
+        else:
+            least = self._book.least_kept(case.name, mode)
+        return None if least is None else whole_mib(float(factor or LEAST_FACTOR) * least)
 
     def _look_for_tightest(self, case: Case, plain: dict[str, Any], mode: str) -> None:
         """Bisects for the least budget that is kept; each budget that is tried has its row."""
@@ -362,8 +366,9 @@ class Book:
         return row if is_same and row["steps"] >= asked["steps"] else None
 
     def least_kept(self, case: str, mode: str) -> int | None:
-        """The least budget of a case that was kept, in bytes."""
+        """The least budget of a case that was kept, in bytes, of those that were not found by it."""
         rows = (row for row in self._rows.values() if row["room"] == 1.0)
+        rows = (row for row in rows if not row["share"].startswith(wild_page.KEPT))
         kept = (row for row in rows if (row["case"], row["mode"]) == (case, mode))
         return min((row["budget"] for row in kept if row["outcome"] == "kept"), default=None)
 

@@ -16,6 +16,12 @@ _SMALL = 50e6
 TIGHTEST = "tightest"
 """Begins the shares of the budgets that are tried in search of the least that is kept."""
 
+KEPT = "kept"
+"""Begins the shares of that least budget."""
+
+_LONG = 500
+"""Steps of a run that is compared from its second step to its last."""
+
 _TRAINED = ("kept", "exceeded", "wrong numbers")
 _BROKEN = ("exceeded", "out of memory", "crashed", "hung", "wrong numbers")
 _MODES = {"region": "one region", "growing": "growing"}
@@ -36,6 +42,8 @@ def page(rows: Iterable[Row]) -> str:
         _list(row for row in planned if row["outcome"] in _BROKEN),
         "## Where the closed loop acted",
         _list(row for row in planned if row["replanned"]),
+        "## Long runs",
+        _long_runs(planned),
         "## By case",
         _plain_table(rows, asked),
         "## By budget",
@@ -73,7 +81,7 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
             "A budget is a share of the peak that the case has as it is, from its second step on, "
             "or 1.05 times the least that tfmem names (`least`), in whole MiB; or one of those "
             f"tried in search of the least that is kept (`{TIGHTEST}`), of which the refused ones "
-            "are in the sum alone. "
+            f"are in the sum alone; or a factor of that one (`{KEPT}*1.02`). "
             "**The hard limit of the process is the budget.** `region`: the allocator's memory is "
             "claimed as one region before anything is made; `growing`: it grows by regions. Each "
             "step has a new batch, what steps return is kept. Measured is what TensorFlow's "
@@ -191,6 +199,21 @@ def _planning(rows: Sequence[Row]) -> str:
 
 
 # Tables and lists.
+
+
+def _long_runs(planned: Sequence[Row]) -> str:
+    header = ["case", "mode", "share", "budget", "outcome", "step 2", "last step", "more a step"]
+    lines = []
+    for row in planned:
+        if row["steps"] < _LONG or row["outcome"] not in _TRAINED:
+            continue
+        peaks = row["peak_second"], row["peak_last"]
+        more = (peaks[1] - peaks[0]) / (row["trained"] - 2)
+        budget, second, last = map(show_bytes, (row["budget"], *peaks))
+        named = [row["case"], row["mode"], row["share"], budget, row["outcome"]]
+        lines.append([*named, second, last, f"{more:.0f} B"])
+    told = f"Rows of {_LONG} steps. What a step returns is kept: 256 B for each of its numbers."
+    return f"{told}\n\n{markdown(header, lines)}" if lines else "None."
 
 
 def _plain_table(rows: Sequence[Row], asked: Sequence[Row]) -> str:

@@ -164,6 +164,11 @@ def test_the_tightest_budget_is_found_and_its_row_stays(tmp_path, monkeypatch):
     assert enough <= tightest <= 1.03 * enough
     assert max(tried) == 120 * MIB, "nothing above what is known to be kept"
     assert len(tried) <= 7
+    asked = ["--only=gradients.jacobian", "--shares=kept*1.2", "--modes=region", "--steps=500"]
+    assert wild.main([*asked, f"--rows={rows}"]) == 0
+    assert tried[-1] == wild.whole_mib(1.2 * tightest)
+    page = rows.with_suffix(".md").read_text(encoding="utf-8")
+    assert "| kept*1.2 |" in page.partition("## Long runs")[2].partition("## By case")[0]
 
 
 @pytest.mark.memory
