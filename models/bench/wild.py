@@ -366,7 +366,7 @@ class Book:
         return row if is_same and row["steps"] >= asked["steps"] else None
 
     def least_kept(self, case: str, mode: str) -> int | None:
-        """The least budget of a case that was kept, in bytes, of those that were not found by it."""
+        """The least budget of a case that was kept, in bytes, without rows of a factor of it."""
         rows = (row for row in self._rows.values() if row["room"] == 1.0)
         rows = (row for row in rows if not row["share"].startswith(wild_page.KEPT))
         kept = (row for row in rows if (row["case"], row["mode"]) == (case, mode))
