@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -21,6 +22,7 @@ from tfmem.functions.entry import Tenant
 from tfmem.functions.resolve import room_of
 from tfmem.planning.request import Request
 from tfmem.runtime import devices, heap, memory
+from tfmem.runtime.regions import regions
 
 
 def figures() -> dict[str, Any]:
@@ -349,8 +351,21 @@ def beside_arrays() -> dict[str, bool]:
         "near": any(abs(one - other) < 2**26 for one in places for other in begins),
         "adopted": [heap.address(one) for one in adopted] == begins,
         "all of the made": all(heap.holds(device, one) for one in made),
+        "all that fill a region": all(
+            regions.hold(device, begin, 3_000_000, places[0], 2**26) for begin in _blocks(2**22)
+        ),
         "one of the adopted": any(heap.holds(device, one) for one in adopted),
     }
+
+
+def _blocks(nbytes: int) -> list[int]:
+    """Addresses of what the C library gives where TensorFlow asks for a region."""
+    libc, found = ctypes.CDLL(None), []
+    for _ in range(8):
+        pointer = ctypes.c_void_p()
+        assert libc.posix_memalign(ctypes.byref(pointer), 64, nbytes) == 0
+        found.append(int(pointer.value or 0))
+    return [begin for begin in found if begin % 4096]  # where how long it is stands before it
 
 
 def adopted_arguments() -> dict[str, int]:

@@ -29,6 +29,10 @@ _LENGTH = 8
 """Bytes before a block in which the GNU C library writes how long the block is, with these bytes;
 it is a multiple of twice as many, and the lowest bits mean something else."""
 
+_LEAST_REGION, _MORE = 2**21, 64
+"""Bytes of the first region; each is as many times two. What a block has more than was asked for,
+if it has to begin at a multiple of 64, is less than that."""
+
 
 class Regions:
     """What is known of the regions of each device: one stays the allocator's for good."""
@@ -47,8 +51,9 @@ class Regions:
     def hold(self, device: str, begin: int, nbytes: int, chunk: int, limit: int) -> bool:
         """Whether so many bytes from an address on are a chunk of a CPU's allocator.
 
-        Chunks of a region are a multiple of a grain apart. Near a region that lies between arrays,
-        one part of a larger array in four is taken for a chunk.
+        Chunks of a region are a multiple of a grain apart; one that fills a region has no other
+        beside it, and begins where the C library gave as much as regions have. Near a region that
+        lies between arrays, one part of a larger array in four is taken for a chunk.
 
         Args:
           device: its full name.
@@ -59,9 +64,12 @@ class Regions:
         """
         if abs(begin - int(np.empty(GRAIN, np.uint8).ctypes.data)) >= _FAR:
             return _is_beside(begin, chunk, _FAR) or begin % GRAIN == _BEGIN
+        length = _block_length(begin)
+        if _LENGTH <= length - nbytes < 3 * _LENGTH:
+            return False  # an array of its own
         places = (chunk, *self._places.get(device, ()))
         is_near = any(_is_beside(begin, place, limit) for place in places)
-        return is_near and not _is_block(begin, nbytes)
+        return is_near or _is_of_region(length)
 
 
 regions = Regions()
@@ -71,9 +79,16 @@ def _is_beside(begin: int, chunk: int, distance: int) -> bool:
     return (begin - chunk) % GRAIN == 0 and abs(begin - chunk) < distance
 
 
-def _is_block(begin: int, nbytes: int) -> bool:
-    """Whether the C library was asked for so many bytes, and gave those from an address on."""
+def _block_length(begin: int) -> int:
+    """Bytes of the C library's block that begins at an address, its own notes included.
+
+    Whatever stands there if none does; 0 where it cannot be read.
+    """
     if begin % _PAGE < _LENGTH:
-        return False
-    length = ctypes.c_size_t.from_address(begin - _LENGTH).value // _LENGTH * _LENGTH
-    return _LENGTH <= length - nbytes < 3 * _LENGTH
+        return 0
+    return int(ctypes.c_size_t.from_address(begin - _LENGTH).value // _LENGTH * _LENGTH)
+
+
+def _is_of_region(length: int) -> bool:
+    region = 1 << max(0, length.bit_length() - 1)
+    return region >= _LEAST_REGION and length - region < _MORE
