@@ -262,11 +262,16 @@ def test_a_reduction_over_scattered_axes_transposes_first(
 def test_pooling_keeps_where_its_maxima_were() -> None:
     small, large = (64, 16, 16, 32), (64, 32, 32, 32)
     pool = Call("MaxPool", [large], [small])
-    gradient = Call("MaxPoolGrad", [large, small, small], [large])
+    gradient = replace(
+        Call("MaxPoolGrad", [large, small, small], [large]), makers=("Relu", "MaxPool", "Mul")
+    )
     assert (passed(pool, on_gpu=False), passed(pool, on_gpu=True)) == (2**19, 0)
     assert workspace(pool) == workspace(gradient) == ()
     assert passed(replace(pool, itemsize=8, dtype="float64"), on_gpu=False) == 0
     assert workspace(replace(gradient, itemsize=8, dtype="float64")) == (4 * 2**20, 4 * 2**20, 0)
+    elsewhere = replace(gradient, makers=("", "Reshape", ""))
+    assert workspace(elsewhere) == (2 * 2**20, 4 * 2**20, 0), "TensorFlow's own runs"
+    assert of_kernel(elsewhere, on_gpu=False) == {"inplace": (0,), "lent": 1}
 
 
 @pytest.mark.parametrize("op", ["SoftmaxCrossEntropyWithLogits", LOSSES[-1]])

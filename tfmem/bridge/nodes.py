@@ -173,6 +173,7 @@ class Reader:
             {key: _plain(value) for key, value in node_def.attr.items()},
             constants,
             dtype.name,
+            tuple("" if t.value_index else t.op.type for t in op.inputs),
         )
         if count := shapes.flops(call):
             self.flops[node_def.name] = count

@@ -27,6 +27,7 @@ class Call:
       attrs: attributes that are numbers, texts, truths or lists of these.
       constants: value of each small input that is a constant of integers, flattened.
       dtype: TensorFlow's name of the type of the first output.
+      makers: op type of the maker of each input that is a first output, empty for the others.
     """
 
     op: str
@@ -36,6 +37,7 @@ class Call:
     attrs: Mapping[str, object] = field(default_factory=dict)
     constants: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     dtype: str = "float32"
+    makers: Sequence[str] = ()
 
 
 def flops(call: Call) -> float:

@@ -155,7 +155,13 @@ def _blocks(call: Call, rows: int, columns: int, depth: int, turns_x: bool, turn
 
 
 def _is_onednn(call: Call) -> bool:
-    """Whether oneDNN's kernel runs in the place of TensorFlow's own, on a CPU."""
+    """Whether oneDNN's kernel runs in the place of TensorFlow's own, on a CPU.
+
+    That of a maximum pool's gradient needs the pool itself in its graph, which is elsewhere where a
+    branch, a loop or a vectorized function is differentiated (`mkl_layout_pass.cc`).
+    """
+    if call.op == "MaxPoolGrad" and "MaxPool" not in call.makers[1:2]:
+        return False
     return call.dtype in kernels.onednn_types()
 
 
@@ -263,8 +269,7 @@ def of_kernel(call: Call, on_gpu: bool) -> dict[str, Any]:
 def _pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """The pool's output once more, and the index of each maximum as an int64, before its own.
 
-    The first is not made where nobody reads the pool's output any more (`Node.lent`). Those of
-    oneDNN pass indices on where their output is read itself, so always but for transfers.
+    The first is not made where nobody reads the pool's output any more (`Node.lent`).
     """
     return prod(inputs[1]) * call.itemsize, prod(inputs[1]) * 8, 0
 
