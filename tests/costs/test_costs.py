@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tfmem.costs.static import static_costs, with_measured
@@ -89,6 +92,26 @@ def test_a_branch_is_charged_what_the_largest_takes() -> None:
     assert costs.workspace["w"] == 4096 + 1024 - 2048
     costs = priced(branch, {"w": (small, large)})
     assert costs.workspace["w"] == 4096 + 6144 - 2048
+
+
+@pytest.mark.parametrize(("returned", "scratch"), [("j:0", [1536]), ("y:0", [512, 1536])])
+def test_a_kernel_in_a_body_asks_for_its_buffers_in_order(
+    returned: str, scratch: list[int]
+) -> None:
+    """The first scratch of TensorFlow's own gradient of a pool is the pool's output, if it can."""
+    branch = parse(str(GRAPH).replace("While(a:0, x:0)", "If(x:0, a:0, x:0)"))
+    plain = parse(f"""
+        i = _Arg() [2048] @/device:CPU:0
+        x = _Arg() [1024] @/device:CPU:0
+        y = MaxPool(i:0) [512] @/device:CPU:0
+        g = MaxPoolGrad(i:0, y:0, x:0) [2560] @/device:CPU:0
+        j = MatMul(g:0) [2048] @/device:CPU:0
+        return j:0, {returned}""")
+    nodes = (replace(n, lent=1) if n.name == "g" else n for n in plain.nodes)
+    held: dict[str, Any] = {"workspace": {"g": 2048}, "buffers": {"g": (512, 1536, 0)}}
+    costs = priced(branch, {"w": (Body(Graph(tuple(nodes), plain.outputs), **held),)})
+    asked = [nbytes for _, nbytes in costs.requests["w"].events if nbytes > 0]
+    assert asked == [512, *scratch, 2560, 2048]
 
 
 def test_a_body_is_charged_what_the_bodies_within_it_take() -> None:

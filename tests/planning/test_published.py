@@ -31,6 +31,7 @@ from tfmem.passes.transfer import Route
 from tfmem.plan import Plan
 from tfmem.planning.judge import carry_out
 from tfmem.planning.placement import moved_nodes, placeable_variables, placement_levels
+from tfmem.planning.published.distance import distant_evictions
 from tfmem.planning.published.partitions import Partitions
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import TECHNIQUES, Request
@@ -234,6 +235,25 @@ def test_partitions_leave_constants_and_host_nodes_out() -> None:
     assert partitions.chain == ("a", "c", "d")
     assert [partitions.of[name] for name in "acd"] == [0, 0, 1]
     assert (partitions.first(1), partitions.last(0), partitions.first(9)) == ("d", "c", "")
+
+
+@pytest.mark.parametrize(("passed", "leaves"), [(0, {"x", "y"}), (4, {"x"})])
+def test_a_pool_that_passes_something_to_its_gradient_stays(passed: int, leaves: set[str]) -> None:
+    plain = parse("""
+        k = _Arg() [16] @cpu
+        x = MatMul(k:0) [16] @cpu
+        y = MaxPool(x:0) [8] @cpu
+        a = Neg(y:0) [8] @cpu
+        b = Neg(a:0) [8] @cpu
+        c = Neg(b:0) [8] @cpu
+        g = MaxPoolGrad(x:0, y:0, c:0) [16] @cpu
+        return g:0""")
+    nodes = tuple(
+        dataclasses.replace(n, passed=passed if n.name == "y" else 0) for n in plain.nodes
+    )
+    partitions = Partitions(Graph(nodes, plain.outputs), DEVICE, 1)
+    found = distant_evictions(partitions, distance=2, lead=1, pace=1, min_bytes=1)
+    assert {one.value.node for one in found} == leaves
 
 
 def request(budget: int | None, **changes: object) -> Request:

@@ -292,6 +292,7 @@ class Reader:
             function=function.signature.name,
             flops=reader.flops,
             workspace=reader.workspace,
+            buffers=reader.buffers,
             bodies=bodies,
             numbers=reader.numbers,
             returns=body.outputs,

@@ -62,6 +62,7 @@ class Body:
       function: its name in the library.
       flops: operations of each node that has many.
       workspace: bytes that each node's kernel holds while it runs.
+      buffers: of nodes whose workspace is several buffers, the bytes of each, as in `Costs`.
       bodies: of its own nodes.
       numbers: value of each small node that gives one whole number or truth; of one that makes a
         list of a tensor, how many elements that list gets.
@@ -74,6 +75,7 @@ class Body:
     function: str = ""
     flops: Mapping[str, float] = field(default_factory=dict)
     workspace: Mapping[str, int] = field(default_factory=dict)
+    buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     bodies: Mapping[str, tuple[Body, ...]] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
     returns: tuple[Value, ...] = ()

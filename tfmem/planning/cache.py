@@ -122,6 +122,7 @@ def _texts(bodies: Bodies) -> Iterator[str]:
     for caller, functions in sorted(bodies.items()):
         for body in functions:
             yield f"{caller} {sorted(body.workspace.items())} {sorted(body.flops.items())}"
+            yield repr(sorted(body.buffers.items()))
             yield str(body.graph)
             yield repr((body.arguments, body.turns, sorted(body.numbers.items())))
             yield repr([(n.stashes, n.holds, n.same) for n in body.graph.nodes])

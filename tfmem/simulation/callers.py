@@ -34,7 +34,13 @@ def with_bodies(costs: Costs, graph: Graph, bodies: Bodies) -> Costs:
 
 def body_costs(body: Body, device: str) -> Costs:
     """Costs, from sizes, of the nodes of a function that a loop or branch runs."""
-    made = static_costs(body.graph, flops=body.flops, workspace=body.workspace, device=device)
+    made = static_costs(
+        body.graph,
+        flops=body.flops,
+        workspace=body.workspace,
+        buffers=body.buffers,
+        device=device,
+    )
     return with_bodies(made, body.graph, body.bodies)
 
 

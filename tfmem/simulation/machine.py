@@ -29,6 +29,7 @@ from tfmem.simulation.code import Code, code_of
 from tfmem.simulation.counting import turns_of
 from tfmem.simulation.holdings import Holdings, List, Tensor, Thing, number, numbers
 from tfmem.simulation.liveness import Liveness
+from tfmem.simulation.requests import around_outputs
 from tfmem.simulation.turns import Turns
 
 Path = tuple[str, ...]
@@ -261,16 +262,35 @@ class Frame(Liveness):
         elif op == "Const":
             self._constant(node)
         else:
-            self.run(node, False)
-            self._count(node)
-            self.machine.observer.made(self, node)
-            for value in range(form.first[node], form.first[node + 1]):
-                if self.buffer[value] >= 0:
-                    self._settle(self.buffer[value])
-        if scratch := code.body.workspace.get(name):
-            self.holdings.drop(Tensor(self.holdings.make(scratch)))
+            self._kernel(node)
         for value in reads:
             self._settle(self.buffer[value])
+
+    def _kernel(self, node: int) -> None:
+        """Runs a node's kernel, which holds some buffers only meanwhile."""
+        form = self.graph
+        before, after = around_outputs(self._held(node))
+        held = [self.holdings.make(nbytes) for nbytes in before]
+        self.run(node, False)
+        self._count(node)
+        self.machine.observer.made(self, node)
+        for value in range(form.first[node], form.first[node + 1]):
+            if self.buffer[value] >= 0:
+                self._settle(self.buffer[value])
+        held += [self.holdings.make(nbytes) for nbytes in after]
+        for one in held:
+            self.holdings.drop(Tensor(one))
+
+    def _held(self, node: int) -> Sequence[int]:
+        """Bytes of the buffers that a kernel holds beside its outputs, with a 0 where these are."""
+        body, name = self.code.body, self.graph.priced[node]
+        sizes = body.buffers.get(name) or (body.workspace.get(name, 0),)
+        lent = self.graph.lent.get(node)
+        if lent is None:
+            return sizes
+        buffer = self.buffer[lent]
+        is_last = self.refs[buffer] == 1 and buffer not in self.shared
+        return sizes[1:] if is_last else sizes
 
     def _count(self, node: int) -> None:
         """Finds out the number that a node gives, if it gives one."""

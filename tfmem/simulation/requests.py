@@ -91,9 +91,9 @@ class _Step:
             return [], []
         if sizes and self._is_lent(position):
             sizes = sizes[1:]
-        asked = list(enumerate(sizes, self.beyond))
-        outputs_at = sizes.index(0) if 0 in sizes else 0
-        return asked[:outputs_at], [one for one in asked[outputs_at:] if one[1]]
+        before, after = around_outputs(sizes)
+        first = self.beyond + len(before)
+        return list(enumerate(before, self.beyond)), list(enumerate(after, first))
 
     def _is_lent(self, position: int) -> bool:
         """Whether a node's kernel takes an input that ends with it as its first scratch."""
@@ -138,6 +138,15 @@ class _Step:
             return b if b >= 0 and self.sizes[b] and not part else -1
         first, sizes = self.parts[b]
         return first + part if part < len(sizes) else -1
+
+
+def around_outputs(sizes: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Of the buffers that a kernel holds, those that it makes before its outputs, and after them.
+
+    A 0 stands for the outputs, which come first where there is none.
+    """
+    at = sizes.index(0) if 0 in sizes else 0
+    return sizes[:at], [nbytes for nbytes in sizes[at:] if nbytes]
 
 
 def parts_of(lifetimes: Lifetimes) -> dict[int, tuple[int, list[int]]]:

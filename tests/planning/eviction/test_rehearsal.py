@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.support.graphs import DEVICE
 from tfmem.costs.types import Costs
+from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import clone_name
 from tfmem.planning.eviction import rehearsal
@@ -22,7 +24,10 @@ SWAP_ONLY = Scoring(copy_factor=1.0, may_recompute=False)
 
 
 def problem_of(text: str, **costs: float) -> EvictionProblem:
-    graph = parse(text)
+    return problem_of_graph(parse(text), **costs)
+
+
+def problem_of_graph(graph: Graph, **costs: float) -> EvictionProblem:
     seconds = {node.name: 1.0 for node in graph.nodes if not node.is_input}
     priced = Costs(seconds, granularity=1, **costs)  # type: ignore[arg-type]
     order = [number for number, given in enumerate(graph.form.is_input) if not given]
@@ -69,6 +74,27 @@ def test_what_may_not_run_again_goes_to_the_host() -> None:
     assert [[problem.form.names[user.node] for user in users] for _, users in copy.fetches] == [
         ["d"]
     ]
+
+
+def test_what_a_kernel_passes_to_its_gradient_does_not_cross() -> None:
+    """A copy of a pool's output is none that comes with where the maxima were."""
+    plain = parse(f"""
+        x = MatMul() [4] @{DEVICE}
+        y = MaxPool(x:0) [4] @{DEVICE}
+        a = MatMul(y:0) [8] @{DEVICE}
+        b = MatMul(a:0) [8] @{DEVICE}
+        c = MatMul(b:0) [1] @{DEVICE}
+        g = MaxPoolGrad(x:0, y:0, c:0) [4] @{DEVICE}
+        return""")
+    crossing = {"to_host": 4.0, "from_host": 4.0, "latency": 0.0}
+    assert rehearse(problem_of_graph(plain, **crossing), 17, SWAP_ONLY).peak_bytes <= 17
+    nodes = tuple(replace(n, passed=1 if n.name == "y" else 0) for n in plain.nodes)
+    problem = problem_of_graph(Graph(nodes, ()), **crossing)
+    with pytest.raises(Unreachable):
+        rehearse(problem, 17, SWAP_ONLY)
+    made = rehearse(problem, 17, Scoring(copy_factor=1.0))
+    assert names(problem, made) == ["x", "y", "a", "b", "c", "x/clone1", "y/clone1", "g"]
+    assert not made.copies
 
 
 def test_a_limit_below_what_one_node_needs_cannot_be_kept() -> None:

@@ -38,6 +38,8 @@ class EvictionProblem:
       stays: whether each storage is returned by the function.
       contents: of the variables that each node reads: (bytes, when they are updated).
       fixed: values that nothing is gained by evicting, or that no pass can name.
+      unsent: values that no copy may stand for: what a kernel passes to its gradient comes with its
+        own output, and the kernel that runs without it rounds otherwise.
       may_repeat: whether each node may run once more.
       given: storages that are there as the step begins, and die in it.
     """
@@ -65,7 +67,9 @@ class EvictionProblem:
         for value in form.returned:
             if self.storage[value] >= 0:
                 self.stays[self.storage[value]] = True
-        self.fixed = {*form.pinned, *form.passed.values()}
+        self.unsent = {form.first[n] for n, value in form.passed.items() if form.uses[value]}
+        crossing = (value for value in self.unsent if self.is_sent[value])
+        self.fixed = {*form.pinned, *form.passed.values(), *crossing}
         self.given = [v for v, s in enumerate(self.storage) if s == v and self._is_given(v)]
         self.contents = self._contents()
         self.may_repeat = [self._may_repeat(node) for node in range(len(form.names))]

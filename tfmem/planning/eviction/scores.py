@@ -52,7 +52,7 @@ class Scores:
 
     def __init__(self, state: State, scoring: Scoring) -> None:
         self.state, self.problem, self.scoring = state, state.problem, scoring
-        self.may_swap = scoring.copy_factor < math.inf
+        self._swaps = scoring.copy_factor < math.inf
         self.exposed = min(1.0, scoring.copy_factor)  # part of the seconds of copies that counts
 
     def least_seconds(self, storage: int) -> float:
@@ -62,9 +62,12 @@ class Scores:
         node = self.problem.form.producer[storage]
         may_repeat = self.problem.may_repeat[node] and self.scoring.may_recompute
         seconds = self.problem.seconds[node] if may_repeat else math.inf
-        if self.may_swap:
+        if self._may_swap(storage):
             return min(seconds, self.copies(storage) * self.scoring.copy_factor)
         return seconds
+
+    def _may_swap(self, storage: int) -> bool:
+        return self._swaps and storage not in self.problem.unsent
 
     def copies(self, storage: int) -> float:
         """Seconds of the copies that still have to be made if a storage leaves."""
@@ -84,7 +87,7 @@ class Scores:
             seconds, longer = self._recomputation(storage, self._weighted(due))
             recomputed = seconds / (relief - longer) if longer < relief else math.inf
         is_new = state.runs - one.made_by < MADE_JUST_NOW
-        if is_new or not (self.may_swap or one.copy):
+        if is_new or not (self._may_swap(storage) or one.copy):
             return recomputed, False
         # Sent to the host, and fetched back.
         back = self.exposed * self.copies(storage) if due < math.inf else 0.0

@@ -15,7 +15,8 @@ def distant_evictions(
 
     It leaves once, in its producer's partition; the node that opens the partition `pace` later
     waits until it has landed. Values that share the buffer of a function input, a constant or a
-    variable stay, for nothing would be freed.
+    variable stay, for nothing would be freed; so do outputs with which a kernel passes something to
+    its gradient.
 
     Args:
       partitions: the planned order.
@@ -52,5 +53,5 @@ def _far_users(partitions: Partitions, value: Value, distance: int) -> list[str]
 
 
 def _is_pinned(graph: Graph, value: Value) -> bool:
-    root = graph.by_name[owner(graph, value).node]
-    return root.is_input or root.op == "Const"
+    root, node = graph.by_name[owner(graph, value).node], graph.by_name[value.node]
+    return root.is_input or root.op == "Const" or bool(node.passed and not value.index)
