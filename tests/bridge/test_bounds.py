@@ -51,3 +51,16 @@ def test_sizes_of_gradients_of_broadcasts_follow_from_bounds():
     axes = [n.nbytes for n in captured.graph.nodes if n.op == "BroadcastGradientArgs"]
     assert axes == [(0, 4)]
     assert (7 * 4,) in [node.nbytes for node in captured.graph.nodes if node.op == "Sum"]
+
+
+def test_a_branch_that_is_known_is_the_only_one_that_counts():
+    @tf.function
+    def step(x):
+        if tf.rank(x) == 1:
+            x = tf.reshape(x, (-1, 1))
+        chosen = tf.switch_case(tf.constant(1), [lambda: x, lambda: x[:3], lambda: x[:5]])
+        return tf.exp(tf.transpose(x)), tf.sin(chosen)
+
+    captured = captured_from(step, tf.ones([7]))
+    assert only(captured, "Exp").nbytes == (7 * 4,)
+    assert only(captured, "Sin").nbytes == (3 * 4,)

@@ -13,6 +13,7 @@ from tfmem.functions import lessons
 from tfmem.functions.entry import Planned
 from tfmem.functions.failures import Failure
 from tfmem.graph.ir import Graph
+from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.planning.candidate import FILLED_IN_ANY_ORDER
 from tfmem.planning.request import Decision, Request
@@ -72,6 +73,22 @@ def test_a_plan_is_to_stay_below_what_was_predicted_for_the_node_that_failed(
     failure = Failure("", (node,), nbytes, LOCAL, peak)
     expected = BUDGET - min(left, lessons.TIGHTER * BUDGET)
     assert lessons.after_failure(planned(), failure) == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("node", "nbytes", "left_free"), [("b", 512, 512), ("b", 256, 60), ("b/then/c", 1024, 1024)]
+)
+def test_a_buffer_that_nothing_foresaw_is_left_free_as_a_whole(
+    node: str, nbytes: int, left_free: int
+) -> None:
+    graph = parse(f"""
+        a = MatMul() [100] @{LOCAL}
+        b = If(a:0) [200] @{LOCAL}
+        return b:0""")
+    one = replace(planned(), graph=graph)
+    assert lessons.after_failure(one, Failure("", (node,), nbytes, LOCAL, 0)) == left_free
+    one = replace(one, request=replace(one.request, bytes_unforeseen=10))
+    assert lessons.after_failure(one, Failure("", (node,), nbytes, LOCAL, 0)) >= left_free + 9
 
 
 def test_without_statistics_each_plan_is_a_little_tighter() -> None:

@@ -98,7 +98,9 @@ def after_failure(one: Planned, failure: Failure) -> int:
     """Bytes to keep free after a step that was out of memory.
 
     What was predicted for the node that failed is too much if as much was in use as predicted, and
-    in proportion if more was: nothing else is known of the rest of the step, which did not run.
+    in proportion if more was: nothing else is known of the rest of the step, which did not run. A
+    buffer that the node was not to ask for, as scratch that no rule knows, is left free as a whole:
+    it would be wanted beside as much as is predicted then.
 
     Args:
       one: what was decided for the device.
@@ -111,7 +113,19 @@ def after_failure(one: Planned, failure: Failure) -> int:
     most = at_node * min(1.0, room / max(1, needed))
     most = min(most, TIGHTER * (room - request.bytes_unforeseen))
     found = max(request.bytes_unforeseen + 1, math.ceil(room - most))
+    found = max(found, request.bytes_unforeseen + _not_foreseen(one, failure))
     return min(found, _enough_for_order(one))
+
+
+def _not_foreseen(one: Planned, failure: Failure) -> int:
+    """Bytes of the buffer that found no room, if the node that failed was to have none like it."""
+    costs, wanted = one.costs, one.costs.allocated(failure.nbytes)
+    for name in failure.nodes_of(one.graph.by_name)[:1]:
+        held = costs.buffers.get(name) or (costs.workspace.get(name, 0),)
+        within = costs.requests[name].events if name in costs.requests else ()
+        sizes = *one.graph.by_name[name].nbytes, *held, *(nbytes for _, nbytes in within)
+        return 0 if wanted in map(costs.allocated, sizes) else wanted
+    return 0
 
 
 def _enough_for_order(one: Planned) -> int:
