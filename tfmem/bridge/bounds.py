@@ -136,7 +136,8 @@ class _Maker:
     def _returned_by_any(self, op: tf.Operation) -> list[tf.Tensor | None]:
         """Outputs of the largest shapes that functions return; numbers if all return the same."""
         given = [self._given_as(t) for t in op.inputs[int(op.type in BRANCHES) :]]
-        results = [self._returned_by(self._functions[name], given) for name in self._run_by(op)]
+        names = functions_of(op.node_def)
+        results = [self._returned_by(self._functions[name], given) for name in names]
         found: list[tf.Tensor | None] = []
         for like, ends in zip(op.outputs, zip(*results, strict=True), strict=True):
             shape = shapes.holding_all([one_shape for one_shape, _ in ends])
@@ -146,19 +147,6 @@ class _Maker:
             else:
                 found.append(_of_shape(like, shape) if _is_open(like) else None)
         return found
-
-    def _run_by(self, op: tf.Operation) -> Sequence[str]:
-        """The functions that a node may run: one if it is known which."""
-        names = functions_of(op.node_def)
-        if op.type not in BRANCHES:
-            return names
-        which = whole_numbers(self._standing.get(value_of(op.inputs[0]), op.inputs[0]))
-        if which is None or which.size != 1:
-            return names
-        number = int(which.item())
-        if op.type.endswith("If"):
-            return names[:1] if number else names[1:]
-        return [names[number if 0 <= number < len(names) else -1]]
 
     def _returned_by(
         self, function: FunctionDef, given: Sequence[tf.Tensor]

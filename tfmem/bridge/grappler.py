@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
@@ -23,6 +24,7 @@ from tensorflow.python.grappler import cluster, tf_optimizer
 from tfmem.bridge import graphdefs
 from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef, functions_of, parse_value
 from tfmem.bridge.inputs import UNSIZED, Input
+from tfmem.graph.bodies import BRANCHES
 from tfmem.runtime.devices import full_name
 
 _GROUP = "api_implements"
@@ -49,6 +51,8 @@ def optimize(
         else:
             _make_argument(node, inputs[index], index)
             node.device = places[node.name]
+        if node.op in BRANCHES:
+            _choose(node, concrete.graph.get_operation_by_name(node.name))
 
     _place_bodies(graph_def, device)
 
@@ -62,6 +66,25 @@ def optimize(
         found = tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
     _let_go(found, {op.name for op in concrete.graph.control_outputs}, concrete.outputs)
     return found
+
+
+def _choose(node: NodeDef, op: tf.Operation) -> None:
+    """Makes a branch of which it is known which function it runs a call of that function.
+
+    AutoGraph makes such branches of conditions on ranks and shapes, and only the function that runs
+    gives them a shape.
+    """
+    which = tf.get_static_value(op.inputs[0])
+    if which is None or np.size(which) != 1:
+        return
+    names, number = functions_of(node), int(np.ravel(which)[0])
+    if node.op.endswith("If"):
+        number = 0 if number else 1
+    node.op = "PartitionedCall" if node.op.startswith("Stateless") else "StatefulPartitionedCall"
+    del node.input[0]
+    for name in set(node.attr) - {"Tin", "Tout"}:
+        del node.attr[name]
+    node.attr["f"].func.name = names[number if 0 <= number < len(names) else -1]
 
 
 def _let_go(graph_def: GraphDef, must_run: Set[str], outputs: Iterable[tf.Tensor]) -> None:

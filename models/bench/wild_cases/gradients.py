@@ -215,3 +215,28 @@ def bfloat16() -> Work:
         return tf.reduce_mean(tf.cast(y, tf.float32) ** 2)
 
     return stepping(loss_of, weights, normals(4096, _WIDTH))
+
+
+@case("tensorflow")
+def gradients_per_example() -> Work:
+    """A convolutional network's gradient for each example, clipped before they are summed."""
+    kernels = [
+        tf.Variable(tf.random.normal((3, 3, channels, 16), stddev=0.1, seed=channels))
+        for channels in (3, 16)
+    ]
+
+    @tf.function
+    def step(x):
+        if tf.rank(x) == 3:
+            x = x[..., tf.newaxis]
+        with tf.GradientTape(persistent=True) as tape:
+            y = x
+            for kernel in kernels:
+                y = tf.nn.max_pool2d(tf.nn.relu(tf.nn.conv2d(y, kernel, 1, "SAME")), 3, 2, "SAME")
+            losses = tf.reduce_mean(y**2, [1, 2, 3])
+        for kernel in kernels:
+            gradients = tf.clip_by_norm(tape.jacobian(losses, kernel), 1.0, [1, 2, 3, 4])
+            kernel.assign_sub(0.1 * tf.reduce_mean(gradients, 0))
+        return tf.reduce_mean(losses)
+
+    return Work(step, batches(images(16, 48)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import tensorflow as tf
 
 from models.bench.wild_cases import Work, case
-from models.bench.wild_cases.data import batches, integers, normals
+from models.bench.wild_cases.data import batches, images, integers, normals
 from models.bench.wild_cases.styles import descend, layers
 
 _WIDTH = 256
@@ -337,3 +337,23 @@ def seq2seq_with_attention() -> Work:
         return loss
 
     return Work(step, batches(integers(160, 24, below=1000), integers(160, 12, below=1000)))
+
+
+@case("tensorflow")
+def pools_under_a_tape() -> Work:
+    """A convolution and a maximum pool in each turn of a loop, in one of two branches."""
+    first, *_ = kernels = [
+        tf.Variable(tf.random.normal((3, 3, channels, 16), stddev=0.1, seed=channels))
+        for channels in (3, 16)
+    ]
+
+    def pooled(x, kernel):
+        return tf.nn.max_pool2d(tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME")), 3, 1, "SAME")
+
+    def forward(x):
+        x = tf.cond(tf.reduce_mean(x) > 0.0, lambda: pooled(x, first), lambda: pooled(-x, first))
+        for _ in tf.range(4):
+            x += pooled(x, kernels[1])
+        return x
+
+    return _differentiated(forward, kernels, images(16, 32))
