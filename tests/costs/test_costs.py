@@ -99,7 +99,8 @@ def test_a_kernel_in_a_body_asks_for_its_buffers_in_order(
     returned: str, scratch: list[int]
 ) -> None:
     """The first scratch of TensorFlow's own gradient of a pool is the pool's output, if it can."""
-    branch = parse(str(GRAPH).replace("While(a:0, x:0)", "If(x:0, a:0, x:0)"))
+    text = str(GRAPH).replace("While(a:0, x:0)", "If(x:0, a:0, x:0)")
+    branch = parse(text.replace("return w:0", "return w:0, w:1"))
     plain = parse(f"""
         i = _Arg() [2048] @/device:CPU:0
         x = _Arg() [1024] @/device:CPU:0

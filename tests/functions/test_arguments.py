@@ -11,7 +11,9 @@ NBYTES = 96 * 256 * 4
 
 @pytest.mark.memory
 def test_what_is_not_there_yet_is_held_free() -> None:
-    outcome = run_limited("tests.children.memory:absent_arguments", limit_bytes=2**28, timeout=120)
+    outcome = run_limited(
+        "tests.children.arguments:absent_arguments", limit_bytes=2**28, timeout=120
+    )
     assert outcome.status == "ok", outcome.error + outcome.output
     nothing, all_of_it = [0, 0], [NBYTES, NBYTES]
     assert outcome.result == {
@@ -26,15 +28,26 @@ def test_what_is_not_there_yet_is_held_free() -> None:
 
 @pytest.mark.memory
 def test_what_stays_in_the_memory_of_numpy_is_held_in_each_step() -> None:
-    outcome = run_limited("tests.children.memory:adopted_arguments", limit_bytes=2**28, timeout=120)
+    outcome = run_limited(
+        "tests.children.arguments:adopted_arguments", limit_bytes=2**28, timeout=120
+    )
     assert outcome.status == "ok", outcome.error + outcome.output
-    adopted = {"adopted": NBYTES, "several": 2 * NBYTES}
+    adopted = {"adopted": NBYTES, "several": NBYTES}
     assert outcome.result == {**adopted, "own": 0, "small": 0, "as much as before": 0}
 
 
 @pytest.mark.memory
+def test_what_stands_in_for_an_argument_lies_and_lives_as_if_it_were_the_argument() -> None:
+    check = "tests.children.arguments:arguments_of_both_kinds"
+    outcome = run_limited(check, limit_bytes=2**28, timeout=120)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    as_real = dict.fromkeys(("held between steps", "beside the last", "where it was"), True)
+    assert outcome.result == {**as_real, "gone with its tensor": 2**17}
+
+
+@pytest.mark.memory
 def test_what_lies_in_a_region_between_arrays_is_the_allocators() -> None:
-    outcome = run_limited("tests.children.memory:beside_arrays", limit_bytes=2**26, timeout=120)
+    outcome = run_limited("tests.children.arguments:beside_arrays", limit_bytes=2**26, timeout=120)
     assert outcome.status == "ok", outcome.error + outcome.output
     sure = {"near": True, "adopted": True}
     own = {"all of the made": True, "all that fill a region": True}

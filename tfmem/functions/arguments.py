@@ -7,7 +7,8 @@ next batch may not: what would be free in some steps and not in others is held i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -58,42 +59,94 @@ def stand_ins(captured: Captured, device: str) -> Iterator[None]:
 
 @contextmanager
 def in_their_places(
-    tenants: Iterable[Tenant], args: Sequence[Any], kwargs: Mapping[str, Any]
+    tenants: Iterable[Tenant], args: Sequence[Any], kwargs: Mapping[str, Any], given: Any
 ) -> Iterator[None]:
     """Holds buffers of the size of each large tensor that lies in NumPy's memory.
 
-    No more is held than makes up for what is in use less than in steps before.
+    Each is as if the tensor had been made in the device's memory: not where the arguments of the
+    step before lay, which were still there, and as long as the tensor is. No more is held than
+    makes up for what is in use less than in steps before.
 
     Args:
       tenants: the step's plans; only CPUs adopt what is NumPy's.
       args, kwargs: of a step, arrays as tensors.
+      given: the same as the caller passed and holds them.
     """
     own = [one for one in tenants if device_names.kind(one.device) == "CPU"]
     if not own or not tf.executing_eagerly():
         yield
         return
-    leaves = tf.nest.flatten((args, kwargs), expand_composites=True)
-    held = [one for tenant in own for one in _held(tenant.device, _adopted(tenant, leaves))]
+    held = {id(leaf) for leaf in tf.nest.flatten(given, expand_composites=True)}
+    leaves = [
+        one for one in tf.nest.flatten((args, kwargs), expand_composites=True) if _is_large(one)
+    ]
+    for tenant in own:
+        _stand_in(tenant, leaves, held)
     try:
         yield
     finally:
         for tenant in own:
             tenant.in_use = max(tenant.in_use, memory.memory_info(tenant.device)[0])
-        held.clear()
 
 
-def _adopted(tenant: Tenant, leaves: Sequence[Any]) -> list[int]:
-    """Bytes of each large tensor of a device that lies in NumPy's memory, if so much is missing."""
-    missing, sizes = tenant.in_use - memory.memory_info(tenant.device)[0], []
+def _stand_in(tenant: Tenant, leaves: Iterable[Any], held: Container[int]) -> None:
+    """Makes what stands in for tensors of a device that are not in its memory, if it is missing."""
+    missing, places = tenant.in_use - memory.memory_info(tenant.device)[0], []
     for leaf in leaves:
-        nbytes = _nbytes(leaf)
-        if not heap.LEAST_CHUNK <= nbytes < 2 * missing:
+        nbytes, lying = _nbytes(leaf), leaf
+        if devices.full_name(leaf.backing_device) != tenant.device:
             continue
-        is_here = devices.full_name(leaf.backing_device) == tenant.device
-        if is_here and not heap.holds(tenant.device, leaf):
-            sizes.append(nbytes)
-            missing -= nbytes
-    return sizes
+        if not heap.holds(tenant.device, leaf):
+            if id(leaf) not in tenant.stand_ins and nbytes < 2 * missing:
+                missing -= nbytes
+                _keep(tenant, leaf, _beside(tenant, nbytes))
+            lying = tenant.stand_ins.get(id(leaf))
+        if lying is not None and id(leaf) in held:
+            begin = heap.address(lying)
+            places.append(range(begin, begin + nbytes))
+    tenant.places = places
+
+
+def _keep(tenant: Tenant, leaf: Any, stand_in: Any) -> None:
+    """Keeps what stands in for a tensor as long as the tensor and the plan are there."""
+    if stand_in is None:
+        return
+    tenant.stand_ins[id(leaf)] = stand_in
+    weakref.finalize(leaf, _let_go, weakref.ref(tenant), id(leaf)).atexit = False
+
+
+def _let_go(of: weakref.ref[Tenant], tensor: int) -> None:
+    if (tenant := of()) is not None:
+        tenant.stand_ins.pop(tensor, None)
+
+
+def _beside(tenant: Tenant, nbytes: int) -> Any:
+    """A buffer where none of the last arguments lay; None if there is no room.
+
+    The smallest chunk that takes it is the one that takes what lay there as well.
+    """
+    device, aside = tenant.device, []
+    try:
+        for _ in range(len(tenant.places) + 1):
+            if not _has_room(device, nbytes):
+                return None
+            made = heap.buffer(device, nbytes)
+            begin = heap.address(made)
+            ends = (
+                one.stop for one in tenant.places if one.start < begin + nbytes and begin < one.stop
+            )
+            if not (end := max(ends, default=0)):
+                return made
+            del made
+            aside.append(heap.buffer(device, end - begin))
+        aside.clear()
+        return heap.buffer(device, nbytes)
+    except (Error, tf.errors.ResourceExhaustedError):
+        return None  # what is free is scattered
+
+
+def _is_large(leaf: Any) -> bool:
+    return _nbytes(leaf) >= heap.LEAST_CHUNK
 
 
 def _nbytes(argument: Any) -> int:
@@ -106,9 +159,13 @@ def _nbytes(argument: Any) -> int:
 def _held(device: str, sizes: Sequence[int]) -> list[Any]:
     """Buffers of these sizes, if there is room for all of them."""
     try:
-        limit, (current, _) = memory.device_limit(device), memory.memory_info(device)
-        if sizes and limit is not None and current + sum(sizes) <= limit:
+        if sizes and _has_room(device, sum(sizes)):
             return [heap.buffer(device, nbytes) for nbytes in sizes]
     except (Error, tf.errors.ResourceExhaustedError):
         pass  # the device keeps no statistics, or what is free is scattered
     return []
+
+
+def _has_room(device: str, nbytes: int) -> bool:
+    limit = memory.device_limit(device)
+    return limit is not None and memory.memory_info(device)[0] + nbytes <= limit

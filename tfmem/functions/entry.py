@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,8 @@ class Tenant:
       is_fit: whether it still finds the chunks that it needs.
       in_use: most bytes of the device in use beside steps, their arguments included.
       feeds: what makes arguments in the same memory, for which each step waits; None if nothing.
+      stand_ins: buffers in the place of arguments in NumPy's memory, by the ids of these.
+      places: addresses at which the arguments of the last step lay, of those that the caller holds.
     """
 
     name: str
@@ -60,6 +63,8 @@ class Tenant:
     is_fit: bool = True
     in_use: int = 0
     feeds: Feeds | None = None
+    stand_ins: dict[int, Any] = field(default_factory=dict, repr=False)
+    places: Sequence[range] = ()
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Layouts:
     def move_out(self, tenants: Iterable[Tenant]) -> None:
         """Forgets plans whose steps run no more; the walls go with the last of a device."""
         for tenant in tenants:
+            tenant.stand_ins.clear()
             others = self._tenants[tenant.device]
             others.discard(tenant)
             if not others:

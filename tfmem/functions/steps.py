@@ -31,8 +31,9 @@ def run(
             tenant.feeds.settle()
     if entry.rewritten is None and not instead:
         return original(*args, **kwargs)
+    given = args, kwargs
     function, args, kwargs = _function(original, entry, args, kwargs)
-    with host_module.guard(), in_their_places(entry.tenants, args, kwargs):
+    with host_module.guard(), in_their_places(entry.tenants, args, kwargs, given):
         if instead or entry.rewritten is None:
             return calls.call_with(function, args, kwargs, instead or {})
         return entry.rewritten(*args, **kwargs)
