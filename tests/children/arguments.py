@@ -66,7 +66,7 @@ def beside_arrays() -> dict[str, bool]:
         "adopted": [heap.address(one) for one in adopted] == begins,
         "all of the made": all(heap.holds(device, one) for one in made),
         "all that fill a region": all(
-            regions.hold(device, begin, 3_000_000, places[0], 2**26) for begin in _blocks(2**22)
+            regions.hold(device, begin, 3_000_000, 2**26) for begin in _blocks(2**22)
         ),
         "one of the adopted": any(heap.holds(device, one) for one in adopted),
     }

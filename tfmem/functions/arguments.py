@@ -96,23 +96,24 @@ def _stand_in(tenant: Tenant, leaves: Iterable[Any], held: Container[int]) -> No
         nbytes, lying = _nbytes(leaf), leaf
         if devices.full_name(leaf.backing_device) != tenant.device:
             continue
-        if not heap.holds(tenant.device, leaf):
-            if id(leaf) not in tenant.stand_ins and nbytes < 2 * missing:
-                missing -= nbytes
-                _keep(tenant, leaf, _beside(tenant, nbytes))
-            lying = tenant.stand_ins.get(id(leaf))
+        if id(leaf) in tenant.stand_ins:
+            lying = tenant.stand_ins[id(leaf)]
+        elif not heap.holds(tenant.device, leaf):
+            lying = _kept(tenant, leaf) if nbytes < 2 * missing else None
+            missing -= nbytes if lying is not None else 0
         if lying is not None and id(leaf) in held:
             begin = heap.address(lying)
             places.append(range(begin, begin + nbytes))
     tenant.places = places
 
 
-def _keep(tenant: Tenant, leaf: Any, stand_in: Any) -> None:
-    """Keeps what stands in for a tensor as long as the tensor and the plan are there."""
-    if stand_in is None:
-        return
-    tenant.stand_ins[id(leaf)] = stand_in
-    weakref.finalize(leaf, _let_go, weakref.ref(tenant), id(leaf)).atexit = False
+def _kept(tenant: Tenant, leaf: Any) -> Any:
+    """What stands in for a tensor from now on, as long as the tensor and the plan are there."""
+    made = _beside(tenant, _nbytes(leaf))
+    if made is not None:
+        tenant.stand_ins[id(leaf)] = made
+        weakref.finalize(leaf, _let_go, weakref.ref(tenant), id(leaf)).atexit = False
+    return made
 
 
 def _let_go(of: weakref.ref[Tenant], tensor: int) -> None:

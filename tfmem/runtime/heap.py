@@ -11,6 +11,7 @@ Long because what measures free chunks and what divides them share how they are 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,14 +169,19 @@ def holds(device: str, tensor: Any) -> bool:
     if device_names.kind(device) != "CPU":
         return True
     try:
-        begin, other = address(tensor), address(buffer(device, GRAIN))
+        begin = address(tensor)
     except (TypeError, ValueError, tf.errors.OpError):  # it is not of numbers
         return False
     if not regions.is_known(name):
         regions.note(name, ())  # whatever comes of it, it is looked for once
         measured(name)
     nbytes = int(tensor.shape.num_elements()) * int(tensor.dtype.size)
-    return regions.hold(name, begin, nbytes, other, memory.device_limit(name) or 0)
+    limit = memory.device_limit(name) or 0
+    if regions.hold(name, begin, nbytes, limit):
+        return True
+    with contextlib.suppress(tf.errors.OpError):
+        regions.note(name, (address(buffer(device, GRAIN)),), limit)
+    return regions.hold(name, begin, nbytes, limit)
 
 
 def address(tensor: Any) -> int:

@@ -40,15 +40,18 @@ class Regions:
     def __init__(self) -> None:
         self._places: dict[str, set[int]] = {}
 
-    def note(self, device: str, begins: Iterable[int]) -> None:
-        """Remembers where free chunks of a device begin."""
-        self._places.setdefault(device, set()).update(begins)
+    def note(self, device: str, begins: Iterable[int], limit: int = 0) -> None:
+        """Remembers where chunks of a device begin, but those beside others within a limit."""
+        places = self._places.setdefault(device, set())
+        for begin in begins:
+            if not any(_is_beside(begin, place, limit) for place in places):
+                places.add(begin)
 
     def is_known(self, device: str) -> bool:
         """Whether free chunks of a device were ever looked for."""
         return device in self._places
 
-    def hold(self, device: str, begin: int, nbytes: int, chunk: int, limit: int) -> bool:
+    def hold(self, device: str, begin: int, nbytes: int, limit: int) -> bool:
         """Whether so many bytes from an address on are a chunk of a CPU's allocator.
 
         Chunks of a region are a multiple of a grain apart; one that fills a region has no other
@@ -59,15 +62,15 @@ class Regions:
           device: its full name.
           begin: the address.
           nbytes: of a tensor.
-          chunk: where any chunk of the allocator begins.
           limit: bytes that its regions take at most.
         """
+        places = self._places.get(device, ())
         if abs(begin - int(np.empty(GRAIN, np.uint8).ctypes.data)) >= _FAR:
-            return _is_beside(begin, chunk, _FAR) or begin % GRAIN == _BEGIN
+            is_beside = any(_is_beside(begin, place, _FAR) for place in places)
+            return is_beside or begin % GRAIN == _BEGIN
         length = _block_length(begin)
         if _LENGTH <= length - nbytes < 3 * _LENGTH:
             return False  # an array of its own
-        places = (chunk, *self._places.get(device, ()))
         is_near = any(_is_beside(begin, place, limit) for place in places)
         return is_near or _is_of_region(length)
 
