@@ -97,6 +97,19 @@ def test_what_a_kernel_passes_to_its_gradient_does_not_cross() -> None:
     assert not made.copies
 
 
+def test_what_is_looked_at_once_stays() -> None:
+    """A clone of a check would check again what comes back."""
+    problem = problem_of(
+        EXAMPLE.replace(
+            "d = MatMul(c:0, a:0)", "k = CheckNumerics(a:0) [4] @dev\n    d = MatMul(c:0, k:0)"
+        ).replace("@dev", f"@{DEVICE}")
+    )
+    for scoring in (Scoring(), SWAP_ONLY):
+        with pytest.raises(Unreachable):
+            rehearse(problem, 8, scoring)
+    assert rehearse(problem, 12, Scoring()).peak_bytes == 12
+
+
 def test_a_limit_below_what_one_node_needs_cannot_be_kept() -> None:
     with pytest.raises(Unreachable):
         rehearse(problem_of(EXAMPLE), 7, Scoring())

@@ -7,7 +7,7 @@ rehearsals of one graph in one order share one problem, which none of them chang
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class EvictionProblem:
                 self.stays[self.storage[value]] = True
         self.unsent = {form.first[n] for n, value in form.passed.items() if form.uses[value]}
         crossing = (value for value in self.unsent if self.is_sent[value])
-        self.fixed = {*form.pinned, *form.passed.values(), *crossing}
+        self.fixed = {*form.pinned, *form.passed.values(), *crossing, *self._viewed_once()}
         self.given = [v for v, s in enumerate(self.storage) if s == v and self._is_given(v)]
         self.contents = self._contents()
         self.may_repeat = [self._may_repeat(node) for node in range(len(form.names))]
@@ -137,6 +137,16 @@ class EvictionProblem:
 
     def _is_given(self, value: int) -> bool:
         return self.form.is_input[self.form.producer[value]]
+
+    def _viewed_once(self) -> Iterator[int]:
+        """Storages with a view that may not be made again, as it would be of what comes back."""
+        for value, storage in enumerate(self.storage):
+            if (
+                storage >= 0
+                and value != storage
+                and not self.form.may_repeat[self.form.producer[value]]
+            ):
+                yield storage
 
     def _may_repeat(self, node: int) -> bool:
         form, outputs = self.form, self.outputs(node)
