@@ -277,16 +277,16 @@ def _strided_slice(call: Call, shape: Shape, outs: list[Shape]) -> bool:
         return False
     if prod(outs[0]) == prod(shape):
         return True
-    mask = {k: call.attrs.get(f"{k}_mask") or 0 for k in ("ellipsis", "new_axis", "shrink_axis")}
-    if begin is None or mask["ellipsis"] or mask["new_axis"] or not shape or not shape[0]:
+    kinds = ("ellipsis", "new_axis", "shrink_axis")
+    ellipsis, new_axis, shrunk = (int(str(call.attrs.get(f"{k}_mask") or 0)) for k in kinds)
+    if begin is None or (ellipsis | new_axis) & 1 or shrunk > 1 or not shape or not shape[0]:
         return False
-    first_only = mask["shrink_axis"] == 1
-    row = outs[0] if first_only else outs[0][1:]
-    if mask["shrink_axis"] not in (0, 1) or row != shape[1:]:
+    rows = 1 if shrunk else outs[0][0]
+    if prod(outs[0]) != rows * prod(shape[1:]):
         return False
     begins_free = bool(int(str(call.attrs.get("begin_mask") or 0)) & 1)
     start = 0 if begins_free else begin[0] % shape[0] if begin[0] < 0 else begin[0]
-    return _is_aligned_run(call, shape, start, start + (1 if first_only else outs[0][0]))
+    return _is_aligned_run(call, shape, start, start + rows)
 
 
 def _split(call: Call, shape: Shape, outs: list[Shape]) -> bool:
