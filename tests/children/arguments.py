@@ -89,11 +89,13 @@ def adopted_arguments() -> dict[str, int]:
 
     device = devices.full_name("CPU:0")
     own, x = tf.random.normal((96, 256)), tensor_of(np.zeros((96, 256), np.float32))
+    y = tensor_of(np.zeros((96, 256), np.float32))
     kinds: dict[str, Any] = {
         "adopted": x,
         "own": own,
         "small": x[:1],
-        "several": [x, own, {"y": x}],
+        "several": [x, own, {"y": y}],
+        "twice": [x, x],
         "as much as before": x,
     }
     found = {}

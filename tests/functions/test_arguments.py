@@ -32,7 +32,7 @@ def test_what_stays_in_the_memory_of_numpy_is_held_in_each_step() -> None:
         "tests.children.arguments:adopted_arguments", limit_bytes=2**28, timeout=120
     )
     assert outcome.status == "ok", outcome.error + outcome.output
-    adopted = {"adopted": NBYTES, "several": NBYTES}
+    adopted = {"adopted": NBYTES, "several": 2 * NBYTES, "twice": NBYTES}
     assert outcome.result == {**adopted, "own": 0, "small": 0, "as much as before": 0}
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
@@ -23,6 +22,7 @@ from tensorflow.python.grappler import cluster, tf_optimizer
 
 from tfmem.bridge import graphdefs
 from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef, functions_of, parse_value
+from tfmem.bridge.inference import whole_numbers
 from tfmem.bridge.inputs import UNSIZED, Input
 from tfmem.graph.bodies import BRANCHES
 from tfmem.runtime.devices import full_name
@@ -74,10 +74,10 @@ def _choose(node: NodeDef, op: tf.Operation) -> None:
     AutoGraph makes such branches of conditions on ranks and shapes, and only the function that runs
     gives them a shape.
     """
-    which = tf.get_static_value(op.inputs[0])
-    if which is None or np.size(which) != 1:
+    which = whole_numbers(op.inputs[0])
+    if which is None or which.size != 1:
         return
-    names, number = functions_of(node), int(np.ravel(which)[0])
+    names, number = functions_of(node), int(which.item())
     if node.op.endswith("If"):
         number = 0 if number else 1
     node.op = "PartitionedCall" if node.op.startswith("Stateless") else "StatefulPartitionedCall"

@@ -277,15 +277,14 @@ def _strided_slice(call: Call, shape: Shape, outs: list[Shape]) -> bool:
         return False
     if prod(outs[0]) == prod(shape):
         return True
-    kinds = ("ellipsis", "new_axis", "shrink_axis")
-    ellipsis, new_axis, shrunk = (int(str(call.attrs.get(f"{k}_mask") or 0)) for k in kinds)
+    kinds = ("ellipsis", "new_axis", "shrink_axis", "begin")
+    ellipsis, new_axis, shrunk, unset = (int(str(call.attrs.get(f"{k}_mask") or 0)) for k in kinds)
     if begin is None or (ellipsis | new_axis) & 1 or shrunk > 1 or not shape or not shape[0]:
         return False
     rows = 1 if shrunk else outs[0][0]
     if prod(outs[0]) != rows * prod(shape[1:]):
         return False
-    begins_free = bool(int(str(call.attrs.get("begin_mask") or 0)) & 1)
-    start = 0 if begins_free else begin[0] % shape[0] if begin[0] < 0 else begin[0]
+    start = 0 if unset & 1 else begin[0] % shape[0] if begin[0] < 0 else begin[0]
     return _is_aligned_run(call, shape, start, start + rows)
 
 

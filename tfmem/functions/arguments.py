@@ -32,7 +32,7 @@ def with_absent(captured: Captured, flat: Sequence[Any], given: Any) -> Captured
       flat: its arguments as it takes them.
       given: the same in the structure in which the caller passed and holds them.
     """
-    own = {id(leaf) for leaf in tf.nest.flatten(given, expand_composites=True)}
+    own = {id(leaf) for leaf in _leaves(given)}
     nodes = {node.name: node for node in captured.graph.nodes if node.is_input}
     absent: dict[str, list[int]] = {}
     for item, tensor in zip(captured.inputs, flat, strict=False):  # captured variables follow
@@ -76,10 +76,8 @@ def in_their_places(
     if not own or not tf.executing_eagerly():
         yield
         return
-    held = {id(leaf) for leaf in tf.nest.flatten(given, expand_composites=True)}
-    leaves = [
-        one for one in tf.nest.flatten((args, kwargs), expand_composites=True) if _is_large(one)
-    ]
+    held = {id(leaf) for leaf in _leaves(given)}
+    leaves = [leaf for leaf in _leaves((args, kwargs)) if _nbytes(leaf) >= heap.LEAST_CHUNK]
     for tenant in own:
         _stand_in(tenant, leaves, held)
     try:
@@ -146,8 +144,9 @@ def _beside(tenant: Tenant, nbytes: int) -> Any:
         return None  # what is free is scattered
 
 
-def _is_large(leaf: Any) -> bool:
-    return _nbytes(leaf) >= heap.LEAST_CHUNK
+def _leaves(structure: Any) -> list[Any]:
+    found: list[Any] = tf.nest.flatten(structure, expand_composites=True)
+    return found
 
 
 def _nbytes(argument: Any) -> int:

@@ -18,6 +18,7 @@ from tfmem.functions.failures import Failure
 from tfmem.planning.cache import PLANNER
 from tfmem.planning.candidate import FILLED_IN_ANY_ORDER, capacity
 from tfmem.planning.request import Request
+from tfmem.simulation.requests import held_by
 from tfmem.units import format_bytes
 
 _log = logging.getLogger("tfmem")
@@ -119,13 +120,14 @@ def after_failure(one: Planned, failure: Failure) -> int:
 
 def _not_foreseen(one: Planned, failure: Failure) -> int:
     """Bytes of the buffer that found no room, if the node that failed was to have none like it."""
-    costs, wanted = one.costs, one.costs.allocated(failure.nbytes)
-    for name in failure.nodes_of(one.graph.by_name)[:1]:
-        held = costs.buffers.get(name) or (costs.workspace.get(name, 0),)
-        within = costs.requests[name].events if name in costs.requests else ()
-        sizes = *one.graph.by_name[name].nbytes, *held, *(nbytes for _, nbytes in within)
-        return 0 if wanted in map(costs.allocated, sizes) else wanted
-    return 0
+    costs, names = one.costs, failure.nodes_of(one.graph.by_name)
+    if not names:
+        return 0
+    name, wanted = names[0], costs.allocated(failure.nbytes)
+    within = costs.requests[name].events if name in costs.requests else ()
+    asked = (nbytes for _, nbytes in within)
+    sizes = *one.graph.by_name[name].nbytes, *held_by(costs, name), *asked
+    return 0 if wanted in map(costs.allocated, sizes) else wanted
 
 
 def _enough_for_order(one: Planned) -> int:

@@ -29,7 +29,7 @@ from tfmem.simulation.code import Code, code_of
 from tfmem.simulation.counting import turns_of
 from tfmem.simulation.holdings import Holdings, List, Tensor, Thing, number, numbers
 from tfmem.simulation.liveness import Liveness
-from tfmem.simulation.requests import around_outputs
+from tfmem.simulation.requests import around_outputs, held_by
 from tfmem.simulation.turns import Turns
 
 Path = tuple[str, ...]
@@ -283,8 +283,7 @@ class Frame(Liveness):
 
     def _held(self, node: int) -> Sequence[int]:
         """Bytes of the buffers that a kernel holds beside its outputs, with a 0 where these are."""
-        body, name = self.code.body, self.graph.priced[node]
-        sizes = body.buffers.get(name) or (body.workspace.get(name, 0),)
+        sizes = held_by(self.code.body, self.graph.priced[node])
         lent = self.graph.lent.get(node)
         if lent is None:
             return sizes

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 import numpy as np
 
 from tfmem.costs.types import SWITCH, Asked, Costs, Requests
+from tfmem.graph.bodies import Body
 from tfmem.graph.compact import Compact
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.program import Program
@@ -239,9 +240,13 @@ def staying(steps: Program, costs: Costs) -> list[int]:
 
 def kernel_buffers(steps: Program, costs: Costs) -> list[tuple[int, ...]]:
     """Bytes of the buffers that each node's kernel holds, with a 0 where outputs are made."""
-    names = (steps.graph.priced[node] for node in steps.order)
-    buffers = (costs.buffers.get(name) or (costs.workspace.get(name, 0),) for name in names)
+    buffers = (held_by(costs, steps.graph.priced[node]) for node in steps.order)
     return [tuple(map(costs.allocated, one)) for one in buffers]
+
+
+def held_by(known: Costs | Body, name: str) -> tuple[int, ...]:
+    """Bytes of the buffers that a node's kernel holds, with a 0 where outputs are made."""
+    return known.buffers.get(name) or (known.workspace.get(name, 0),)
 
 
 def scratch(steps: Program, costs: Costs, lifetimes: Lifetimes) -> list[int]:

@@ -141,11 +141,8 @@ class EvictionProblem:
     def _viewed_once(self) -> Iterator[int]:
         """Storages with a view that may not be made again, as it would be of what comes back."""
         for value, storage in enumerate(self.storage):
-            if (
-                storage >= 0
-                and value != storage
-                and not self.form.may_repeat[self.form.producer[value]]
-            ):
+            is_view = storage not in (-1, value)
+            if is_view and not self.form.may_repeat[self.form.producer[value]]:
                 yield storage
 
     def _may_repeat(self, node: int) -> bool:
