@@ -36,6 +36,7 @@ KNOWS_TENSORFLOW = (
     "tfmem.keras",
     "tfmem.runtime.creation",
     "tfmem.runtime.devices",
+    "tfmem.runtime.chunks",
     "tfmem.runtime.heap",
     "tfmem.runtime.host",
     "tfmem.runtime.host_server",
@@ -304,6 +305,7 @@ PROCESS_WIDE = {
     "tfmem.runtime.memory._earlier": "peaks from before a step, of the allocator's one counter",
     "tfmem.functions.layouts.layouts": "plans that share the free memory of a device",
     "tfmem.runtime.memory._claims": "devices whose memory was claimed at once",
+    "tfmem.runtime.chunks._seers": "sessions, which are costly to make",
     "tfmem.runtime.regions.regions": "where a device's free chunks were found to begin",
     "tfmem.runtime.variables._record": "moves of variables, and those in pinned memory",
 }

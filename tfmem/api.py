@@ -22,7 +22,7 @@ from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
 from tfmem.functions import rewrite, steps
-from tfmem.functions.arguments import with_absent
+from tfmem.functions.arguments import with_passed
 from tfmem.functions.contents import with_contents
 from tfmem.functions.decide import as_devices_are, canonical, plan_devices
 from tfmem.functions.entry import Entry, Planned
@@ -377,7 +377,7 @@ class Optimized:
             self._forget(original)
         flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
         captured = with_contents(capture(concrete, device=requests[0].device, args=flat))
-        return with_absent(captured, flat, (args, kwargs))
+        return with_passed(captured, flat, (args, kwargs))
 
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import TestCase, mock
 
 from tests.children.host import MIB, raised
-from tfmem.functions.resolve import room_of
+from tfmem.functions.resolve import with_room
 from tfmem.planning.request import Request
 from tfmem.runtime import devices, heap, memory
 
@@ -219,7 +219,7 @@ def untold() -> dict[str, Any]:
         tf.profiler.experimental.start(folder)
         profiled = heap.measured(device)
         with TestCase().assertLogs("tfmem") as told:
-            room = room_of(request)
+            room = with_room(request, lambda _: ()).room
         tf.profiler.experimental.stop()
     with mock.patch.object(heap, "traced", with_others):
         disturbed = heap.measured(device)

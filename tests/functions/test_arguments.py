@@ -47,8 +47,30 @@ def test_what_stands_in_for_an_argument_lies_and_lives_as_if_it_were_the_argumen
 
 @pytest.mark.memory
 def test_what_lies_in_a_region_between_arrays_is_the_allocators() -> None:
-    outcome = run_limited("tests.children.arguments:beside_arrays", limit_bytes=2**26, timeout=120)
+    outcome = run_limited("tests.children.arguments:beside_arrays", limit_bytes=2**27, timeout=120)
     assert outcome.status == "ok", outcome.error + outcome.output
-    sure = {"near": True, "adopted": True}
-    own = {"all of the made": True, "all that fill a region": True}
+    sure = {"near": True, "as large as a region": True}
+    own = dict.fromkeys(
+        ("all of the made", "chunks", "constants", "copies", "what fills a region"), True
+    )
     assert outcome.result == {**sure, **own, "one of the adopted": False}
+
+
+@pytest.mark.memory
+def test_where_first_arguments_lie_is_known() -> None:
+    check = "tests.children.arguments:where_arguments_lie"
+    outcome = run_limited(check, limit_bytes=2**28, timeout=120)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    found = outcome.result
+    first, second, padded, unsure, adopted = found["passed"]
+    assert [name for name, is_there in found["passed"].items() if not is_there] == [adopted]
+    sure = [found["lying"][name] for name in (first, second, padded, adopted)]
+    assert sure == [[nbytes, nbytes] for nbytes in found["made"]]
+    assert found["made"][3] >= 2**19
+    least, most = found["lying"][unsure]
+    assert least == 2**17
+    assert least <= most < 2 * least
+    assert second in found["beside"]
+    assert found["above"]
+    assert found["kept"]
+    assert found["gone with its tensor"] == found["made"][3]

@@ -291,7 +291,7 @@ def test_rows_that_pipelines_keep_move_into_chunks_of_their_own() -> None:
 
     def after(steps: int, *, is_drained: bool) -> tuple[Bfc, list[Chunk]]:
         pool = Bfc(())
-        rows = step._rows_kept(pool, 1.0)
+        rows = step.beginning.rows_kept(pool, 1.0)
         pool.add(40 * MIB)
         step.run(pool, Caller.NEW, steps, rows=rows if is_drained else ())
         return pool, rows

@@ -20,7 +20,7 @@ from tfmem.bridge import datasets, graphdefs, grappler, kernels, reads, sums
 from tfmem.bridge.compiled import is_compiled
 from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
-from tfmem.bridge.inputs import Input, as_shape, inputs_of, is_variable, place_of, tensor_of
+from tfmem.bridge.inputs import Input, Passed, as_shape, inputs_of, is_variable, place_of, tensor_of
 from tfmem.bridge.nodes import Reader, dtypes_of
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph import device_names
@@ -75,7 +75,7 @@ class Captured:
       workspace: bytes that kernels hold only while they run.
       buffers: the same of kernels that hold several buffers, as in `Costs`.
       numbers: as of `Body`.
-      absent: bytes of the large arguments that are not in the memory of their device, by its name.
+      passed: the large arguments of the call that it was captured for.
     """
 
     graph: Graph
@@ -96,7 +96,7 @@ class Captured:
     trace: str = ""
     shapes: tuple[tuple[int, ...], ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
-    absent: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    passed: tuple[Passed, ...] = ()
 
     def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
         """Whether this is good for a call, flattened, of a ConcreteFunction.

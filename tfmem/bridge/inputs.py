@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,25 @@ class Input:
     variable: tf.Variable | None = None
     external: Any = None
     value: Any = None
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A large argument of the call that a function was captured for.
+
+    Attributes:
+      name: of its node.
+      device: in whose memory it is to be.
+      nbytes: of it.
+      tensor: what the caller passed, as long as he holds it; None if it was no tensor.
+      is_there: whether it is in that memory.
+    """
+
+    name: str
+    device: str
+    nbytes: int
+    tensor: weakref.ref[Any] | None
+    is_there: bool
 
 
 def is_variable(item: Input) -> bool:

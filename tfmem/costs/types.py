@@ -65,6 +65,28 @@ class Feed:
 
 
 @dataclass(frozen=True)
+class Lying:
+    """Where a large argument of the first step lies in a device's memory.
+
+    Of free chunks of a size the one of the lowest address is taken, and what was an argument is
+    free once the caller has let go of it.
+
+    Attributes:
+      name: of its node.
+      above: how many of the free chunks have higher addresses.
+      nbytes: of its chunk at least.
+      most: bytes of its chunk at most: what follows begins there, or it is a guess.
+      is_beside: whether it begins where the one before it ends, if that has the most.
+    """
+
+    name: str
+    above: int
+    nbytes: int
+    most: int
+    is_beside: bool
+
+
+@dataclass(frozen=True)
 class Costs:
     """Prices of a graph's nodes on one device.
 
@@ -85,6 +107,7 @@ class Costs:
       buffers: of nodes whose workspace is several buffers, the bytes of each in the order in which
         they are asked for, with a 0 where the outputs are.
       fed: what another thread makes arguments from; None if none does.
+      lying: where large arguments lie, by address; of others nothing is known.
       lanes: how many nodes the executor runs at once at most, where nothing orders them.
       asking: finds out what the functions of a node, by its name, ask for if somebody else holds
         some of what `requests` says that they alone are given: (node, output, part) of each.
@@ -102,6 +125,7 @@ class Costs:
     host_seconds: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     fed: Feed | None = None
+    lying: tuple[Lying, ...] = ()
     lanes: int = 1
     asking: Callable[[str, frozenset[Place]], Asked] | None = field(default=None, compare=False)
 

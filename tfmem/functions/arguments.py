@@ -7,6 +7,7 @@ next batch may not: what would be free in some steps and not in others is held i
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,16 +17,23 @@ from typing import Any
 import tensorflow as tf
 
 from tfmem.bridge.capture import Captured
-from tfmem.bridge.inputs import is_variable
+from tfmem.bridge.inputs import Passed, is_variable
+from tfmem.costs.types import GRAIN, Lying
 from tfmem.errors import Error
 from tfmem.functions.entry import Tenant
 from tfmem.graph import device_names
 from tfmem.graph.ir import Value
-from tfmem.runtime import devices, heap, memory
+from tfmem.runtime import chunks, devices, heap, memory
+from tfmem.runtime.chunks import Chunk
+from tfmem.runtime.heap import Heap
+from tfmem.runtime.regions import around
+
+_PADDED = 1.5
+"""Times what was asked for: a guess at what a chunk has, which may have up to twice as much."""
 
 
-def with_absent(captured: Captured, flat: Sequence[Any], given: Any) -> Captured:
-    """The function with its arguments that are not in the memory of their devices yet.
+def with_passed(captured: Captured, flat: Sequence[Any], given: Any) -> Captured:
+    """The function with its large arguments, which may not be in the memory of their devices yet.
 
     Args:
       captured: the function.
@@ -34,27 +42,75 @@ def with_absent(captured: Captured, flat: Sequence[Any], given: Any) -> Captured
     """
     own = {id(leaf) for leaf in _leaves(given)}
     nodes = {node.name: node for node in captured.graph.nodes if node.is_input}
-    absent: dict[str, list[int]] = {}
+    passed = []
     for item, tensor in zip(captured.inputs, flat, strict=False):  # captured variables follow
         nbytes = 0 if is_variable(item) else captured.graph.nbytes(Value(item.name))
         device = nodes[item.name].device
-        if nbytes < heap.LEAST_CHUNK or (id(tensor) in own and heap.holds(device, tensor)):
+        if nbytes < heap.LEAST_CHUNK:
             continue
-        absent.setdefault(device, []).append(nbytes)
-    return replace(captured, absent={name: tuple(sizes) for name, sizes in absent.items()})
+        held = weakref.ref(tensor) if id(tensor) in own else None
+        is_there = held is not None and chunks.holds(device, tensor)
+        passed.append(Passed(item.name, device, nbytes, held, is_there))
+    return replace(captured, passed=tuple(passed))
 
 
 @contextmanager
-def stand_ins(captured: Captured, device: str) -> Iterator[None]:
+def stand_ins(captured: Captured, device: str) -> Iterator[dict[str, Any]]:
     """Holds buffers of the size of each absent argument, if there is room for them.
 
     What is measured to be free within the scope is free beside the arguments of any step.
+
+    Yields:
+      The buffers, by the names of the arguments.
     """
-    held = _held(device, captured.absent.get(device, ()))
+    absent = [one for one in captured.passed if one.device == device and not one.is_there]
+    held = _held(device, {one.name: one.nbytes for one in absent})
     try:
-        yield
+        yield held
     finally:
         held.clear()
+
+
+def lying(
+    captured: Captured, device: str, held: Mapping[str, Any], found: Heap
+) -> tuple[Lying, ...]:
+    """Where the large arguments of a function lie on a CPU; of other devices nothing tells.
+
+    Args:
+      captured: the function.
+      device: the device.
+      held: what stands in for arguments, by their names.
+      found: what is free now.
+    """
+    if device_names.kind(device) != "CPU":
+        return ()
+    places = dict[int, tuple[str, Chunk]]()
+    for one in captured.passed:
+        tensor = held.get(one.name)
+        if tensor is None and one.device == device and one.is_there and one.tensor is not None:
+            tensor = one.tensor()
+        if tensor is not None and (chunk := chunks.chunk_of(device, tensor)):
+            places[chunk.begin] = one.name, chunk
+    last = int(found.unclaimed > 0)  # what is not taken from the system yet comes last
+    ends = (sum(region) for region in map(around, places) if region)
+    following = dict(itertools.pairwise(sorted({*places, *found.begins, *ends})))
+    known, end = [], 0
+    for begin, (name, chunk) in sorted(places.items()):
+        above = sum(other > begin for other in found.begins) + last
+        most, guess = following.get(begin, begin) - begin, int(_PADDED * chunk.nbytes)
+        most = most if chunk.nbytes <= most < 2 * chunk.nbytes else guess // GRAIN * GRAIN
+        most = chunk.nbytes if chunk.is_sure else most
+        known.append(Lying(name, above, chunk.nbytes, most, is_beside=begin == end))
+        end = begin + most
+    return tuple(known)
+
+
+def keep(tenant: Tenant, captured: Captured, held: Mapping[str, Any]) -> None:
+    """Lets buffers stand in for first arguments as long as the caller holds these."""
+    for one in captured.passed:
+        tensor = one.tensor and one.tensor()
+        if tensor is not None and one.name in held:
+            _stay(tenant, tensor, held[one.name])
 
 
 @contextmanager
@@ -96,12 +152,13 @@ def _stand_in(tenant: Tenant, leaves: Iterable[Any], held: Container[int]) -> No
             continue
         if id(leaf) in tenant.stand_ins:
             lying = tenant.stand_ins[id(leaf)]
-        elif not heap.holds(tenant.device, leaf):
+        elif not chunks.holds(tenant.device, leaf):
             lying = _kept(tenant, leaf) if nbytes < 2 * missing else None
             missing -= nbytes if lying is not None else 0
-        if lying is not None and id(leaf) in held:
-            begin = heap.address(lying)
-            places.append(range(begin, begin + nbytes))
+        if lying is None or id(leaf) not in held:
+            continue
+        if chunk := chunks.chunk_of(tenant.device, lying):
+            places.append(range(chunk.begin, chunk.end))
     tenant.places = places
 
 
@@ -109,9 +166,13 @@ def _kept(tenant: Tenant, leaf: Any) -> Any:
     """What stands in for a tensor from now on, as long as the tensor and the plan are there."""
     made = _beside(tenant, _nbytes(leaf))
     if made is not None:
-        tenant.stand_ins[id(leaf)] = made
-        weakref.finalize(leaf, _let_go, weakref.ref(tenant), id(leaf)).atexit = False
+        _stay(tenant, leaf, made)
     return made
+
+
+def _stay(tenant: Tenant, tensor: Any, made: Any) -> None:
+    tenant.stand_ins[id(tensor)] = made
+    weakref.finalize(tensor, _let_go, weakref.ref(tenant), id(tensor)).atexit = False
 
 
 def _let_go(of: weakref.ref[Tenant], tensor: int) -> None:
@@ -130,14 +191,16 @@ def _beside(tenant: Tenant, nbytes: int) -> Any:
             if not _has_room(device, nbytes):
                 return None
             made = heap.buffer(device, nbytes)
-            begin = heap.address(made)
-            ends = (
-                one.stop for one in tenant.places if one.start < begin + nbytes and begin < one.stop
-            )
-            if not (end := max(ends, default=0)):
+            chunk = chunks.chunk_of(device, made)
+            if chunk is None:
+                return None
+            there = [
+                one for one in tenant.places if one.start < chunk.end and chunk.begin < one.stop
+            ]
+            if not there:
                 return made
             del made
-            aside.append(heap.buffer(device, end - begin))
+            aside.append(heap.buffer(device, max(one.stop for one in there) - chunk.begin))
         aside.clear()
         return heap.buffer(device, nbytes)
     except (Error, tf.errors.ResourceExhaustedError):
@@ -156,14 +219,14 @@ def _nbytes(argument: Any) -> int:
     return int(argument.shape.num_elements()) * int(argument.dtype.size)
 
 
-def _held(device: str, sizes: Sequence[int]) -> list[Any]:
+def _held(device: str, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Buffers of these sizes, if there is room for all of them."""
     try:
-        if sizes and _has_room(device, sum(sizes)):
-            return [heap.buffer(device, nbytes) for nbytes in sizes]
+        if sizes and _has_room(device, sum(sizes.values())):
+            return {name: heap.buffer(device, nbytes) for name, nbytes in sizes.items()}
     except (Error, tf.errors.ResourceExhaustedError):
         pass  # the device keeps no statistics, or what is free is scattered
-    return []
+    return {}
 
 
 def _has_room(device: str, nbytes: int) -> bool:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 
 from tqdm import tqdm
@@ -15,11 +16,11 @@ from tfmem.bridge.capture import Captured
 from tfmem.bridge.feeds import Feeds, is_fed
 from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError
-from tfmem.functions.arguments import stand_ins
+from tfmem.functions.arguments import lying, stand_ins
 from tfmem.functions.entry import Planned
 from tfmem.functions.lessons import unforeseen
 from tfmem.functions.pricing import Tracing, measured, price
-from tfmem.functions.resolve import bytes_beside, check_host_memory, room_of
+from tfmem.functions.resolve import bytes_beside, check_host_memory, with_room
 from tfmem.functions.rewrite import observe, route_of
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
@@ -60,9 +61,11 @@ def as_devices_are(
         if is_fed(request.device):
             Feeds().settle()
         learned = 0 if options.strategy else unforeseen(captured, request)
-        with stand_ins(captured, request.device):
-            beside, room = bytes_beside(captured, request), room_of(request)
-        found.append(replace(request, bytes_beside=beside, bytes_unforeseen=learned, room=room))
+        with stand_ins(captured, request.device) as held:
+            beside = bytes_beside(captured, request)
+            counted = replace(request, bytes_beside=beside, bytes_unforeseen=learned)
+            where = partial(lying, captured, request.device, held)
+            found.append(with_room(counted, where))
     return tuple(found)
 
 
@@ -112,13 +115,15 @@ def _still_kept(
     An original that was left as it is may not be where others hold more now: of what it may have in
     use in any order, the judgement knows nothing.
     """
-    as_then = replace(request, room=before.request.room, bytes_beside=before.request.bytes_beside)
-    if before.graph != graph or before.request != as_then:
+    was = before.request
+    as_then = replace(request, room=was.room, lying=was.lying, bytes_beside=was.bytes_beside)
+    if before.graph != graph or was != as_then:
         return None
-    if before.plan.is_noop and request.bytes_beside > before.request.bytes_beside:
+    if before.plan.is_noop and request.bytes_beside > was.bytes_beside:
         return None
-    found = judge(graph, before.costs, request, before.plan, captured.bodies)
-    return Planned(graph, before.costs, found, request) if found.keeps(request.budget) else None
+    costs = replace(before.costs, lying=request.lying)
+    found = judge(graph, costs, request, before.plan, captured.bodies)
+    return Planned(graph, costs, found, request) if found.keeps(request.budget) else None
 
 
 def _plan_device(

@@ -40,6 +40,10 @@ class Planned:
         return self.costs.fed is not None and self.request.room is not None
 
 
+Step = tuple[Replay, int]
+"""A step, to be replayed so many times."""
+
+
 @dataclass(eq=False)
 class Tenant:
     """A plan whose steps run in the free memory of a device.
@@ -47,7 +51,7 @@ class Tenant:
     Attributes:
       name: of the function.
       device: its full name.
-      step: to be replayed, and how many times.
+      step: to be replayed, wherever arguments lie.
       walls: buffers that keep chunks of the free memory apart, one list for all plans of a device.
       is_fit: whether it still finds the chunks that it needs.
       in_use: most bytes of the device in use beside steps, their arguments included.
@@ -58,7 +62,7 @@ class Tenant:
 
     name: str
     device: str
-    step: tuple[Replay, int]
+    step: Step
     walls: list[Any] = field(default_factory=list, repr=False)
     is_fit: bool = True
     in_use: int = 0

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from tfmem.bridge.feeds import Feeds
 from tfmem.errors import BudgetError
-from tfmem.functions.arguments import stand_ins
-from tfmem.functions.entry import Entry, Planned, Tenant
+from tfmem.functions.arguments import keep, lying, stand_ins
+from tfmem.functions.entry import Entry, Planned, Step, Tenant
 from tfmem.functions.watch import go_on, why_not_anew
-from tfmem.graph.bodies import Bodies
 from tfmem.planning.nested import charge
 from tfmem.runtime import heap, memory
+from tfmem.runtime.heap import Heap
 from tfmem.simulation.layout import layout
 from tfmem.simulation.simulate import step_of
 
@@ -48,8 +48,8 @@ class Layouts:
         """Lays free memory out as an entry's plans, and those that are there, want it."""
         tenants = []
         for one in entry.planned:
-            with stand_ins(entry.captured, one.plan.device):
-                tenants.append(self._moved_in(entry.name, one, entry.captured.bodies))
+            with stand_ins(entry.captured, one.plan.device) as held:
+                tenants.append(self._moved_in(entry, one, held))
         return tuple(tenant for tenant in tenants if tenant is not None)
 
     def move_out(self, tenants: Iterable[Tenant]) -> None:
@@ -115,55 +115,70 @@ class Layouts:
         entries.update({key: counted for key, known in entries.items() if known is made})
         return counted
 
-    def _moved_in(self, name: str, one: Planned, bodies: Bodies) -> Tenant | None:
-        plan = one.plan
+    def _moved_in(self, entry: Entry, one: Planned, held: Mapping[str, Any]) -> Tenant | None:
+        """A plan in free memory, what stands in for arguments being held there."""
+        plan, captured = one.plan, entry.captured
         others = list(self._tenants.setdefault(plan.device, weakref.WeakSet()))
         if one.request.room is None:
             return None
         if plan.is_noop:
             self._share(others)
             return None
-        charged = charge(one.graph, one.costs, bodies, plan.bodies, plan.device)
-        tenant = Tenant(name, plan.device, step_of(one.graph, charged, plan))
+        charged = charge(one.graph, one.costs, captured.bodies, plan.bodies, plan.device)
+        step, steps = step_of(one.graph, charged, plan)
+        tenant = Tenant(entry.name, plan.device, (step.at(()), steps))
+        keep(tenant, captured, held)
         if one.costs.fed is not None:
             tenant.feeds = Feeds()
         if others:
             tenant.walls = others[0].walls
         self._tenants[plan.device].add(tenant)
-        if not (others and self._share(others, tenant)):
-            self._lay_out(tenant, others, one.request.room)
+
+        def first(found: Heap) -> Step:
+            return step.at(lying(captured, plan.device, held, found)), steps
+
+        if not (others and self._share(others, first)):
+            self._lay_out(tenant, others, first, (step, steps), one.request.room)
         tenant.in_use, _ = memory.memory_info(plan.device)
         return tenant
 
-    def _share(self, others: Sequence[Tenant], tenant: Tenant | None = None) -> bool:
+    def _share(self, others: Sequence[Tenant], first: Callable[[Heap], Step] | None = None) -> bool:
         """Leaves free memory as it is if a plan fits; finds out which others still do."""
         found = heap.measured(others[0].device) if others else None
-        if found is None or (tenant and not _fits(tenant, found.free, ())):
+        if found is None or (first and not _fits(first(found), found.free, ())):
             return False
         for other in others:
-            other.is_fit &= _fits(other, found.free, ())
+            other.is_fit &= _fits(other.step, found.free, ())
         return True
 
-    def _lay_out(self, tenant: Tenant, others: Sequence[Tenant], room: Sequence[int]) -> None:
+    def _lay_out(
+        self,
+        tenant: Tenant,
+        others: Sequence[Tenant],
+        first: Callable[[Heap], Step],
+        foreseen: Step,
+        room: Sequence[int],
+    ) -> None:
         """Lays free memory out for all plans, or if that cannot be for the one that is new."""
         tenant.walls.clear()
         found = heap.measured(tenant.device)
-        free = found.free if found else room
-        sizes = layout([tenant.step, *(other.step for other in others)], free)
+        free, step = (found.free, first(found)) if found else (room, foreseen)
+        every = [(tenant, step), *((other, other.step) for other in others)]
+        sizes = layout([one for _, one in every], free)
         if sizes is None:
-            sizes = layout([tenant.step], free)
-            for one in (tenant, *others):
-                one.is_fit &= _fits(one, free, sizes or ())
+            sizes = layout([step], free)
+            for one, its_step in every:
+                one.is_fit &= _fits(its_step, free, sizes or ())
         walls = heap.partition(tenant.device, sizes or ())
         if found and sizes and not walls:
-            for one in (tenant, *others):
-                one.is_fit &= _fits(one, free, ())
+            for one, its_step in every:
+                one.is_fit &= _fits(its_step, free, ())
         tenant.walls += walls
 
 
 layouts = Layouts()
 
 
-def _fits(tenant: Tenant, free: Sequence[int], apart: Sequence[int]) -> bool:
-    step, steps = tenant.step
-    return step.within_apart(free, apart, steps).fits
+def _fits(step: Step, free: Sequence[int], apart: Sequence[int]) -> bool:
+    replay, steps = step
+    return replay.within_apart(free, apart, steps).fits

@@ -59,7 +59,7 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,
     )
     costs = with_bodies(costs, graph, captured.bodies)
-    costs = replace(costs, lanes=lanes())
+    costs = replace(costs, lanes=lanes(), lying=request.lying)
     if is_fed(request.device):
         costs = replace(costs, fed=_feed(captured, costs, request))
     if is_static:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
 from tfmem.bridge.capture import Captured
-from tfmem.costs.types import GRAIN
+from tfmem.costs.types import GRAIN, Lying
 from tfmem.errors import Error, HostMemoryError
 from tfmem.options import Options
 from tfmem.plan import Plan
 from tfmem.planning.request import Request
 from tfmem.runtime import creation, devices, heap, memory
 from tfmem.runtime import host as host_module
+from tfmem.runtime.heap import Heap
 from tfmem.units import format_bytes
 
 _log = logging.getLogger("tfmem")
@@ -137,25 +139,28 @@ def check_host_memory(plan: Plan) -> None:
         )
 
 
-def room_of(request: Request) -> tuple[int, ...] | None:
-    """Bytes of each chunk that the allocator of the request's device has free, by address.
+def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> Request:
+    """The request with the chunks that its device's allocator has free, and arguments among them.
 
     What it may still take from the system it takes now, as one region, before probes and steps make
     several of it. One chunk of what its limit leaves, if nothing tells what is free. None if it has
     no limit, or grows and has one so far above the budget that it does not matter.
+
+    Args:
+      request: for the device.
+      where: tells between which of the free chunks arguments lie.
     """
     limit, region = memory.device_limit(request.device), memory.region_bytes(request.device)
-    if limit is None:
-        return None
-    if region is None and limit > _AMPLE * (request.budget or 0):
-        return None
+    if limit is None or (region is None and limit > _AMPLE * (request.budget or 0)):
+        return replace(request, room=None, lying=())
     heap.claim(request.device)
     found = heap.measured(request.device)
     if found is None:
         _log.warning("%s: %s", request.device, _UNTOLD)
         current, _ = memory.memory_info(request.device)
-        return (max(GRAIN, (region or limit) - current),)
-    return (*found.free, *([found.unclaimed] if found.unclaimed else []))
+        return replace(request, room=(max(GRAIN, (region or limit) - current),), lying=())
+    room = *found.free, *([found.unclaimed] if found.unclaimed else [])
+    return replace(request, room=room, lying=where(found))
 
 
 def bytes_beside(captured: Captured, request: Request) -> int:

@@ -104,7 +104,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         json.dumps(sorted(costs.workspace.items())),
         json.dumps(sorted(costs.buffers.items())),
         repr((costs.to_host, costs.from_host, costs.latency, costs.contention, costs.duplex)),
-        repr((costs.granularity, costs.fed, costs.lanes)),
+        repr((costs.granularity, costs.fed, costs.lying, costs.lanes)),
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),
         repr([(n.name, n.stashes, n.holds, n.same) for n in graph.nodes if n.stashes or n.holds]),

@@ -5,13 +5,10 @@ that is handed out its address and size, and which part of the free bytes is not
 chunk. `measured` asks for buffers of many sizes and gives each back at once: best fit shows the
 smallest chunk that takes it. That takes some milliseconds and changes nothing but the allocator's
 peak, which begins anew.
-
-Long because what measures free chunks and what divides them share how they are found and filled.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tfmem.bridge import traces
@@ -82,11 +78,13 @@ class Heap:
     Attributes:
       in_use: bytes of all chunks handed out.
       free: bytes of each free chunk of at least `LEAST_CHUNK`, by address.
+      begins: the addresses.
       unclaimed: bytes that it may still take from the system, in regions of their own.
     """
 
     in_use: int
     free: tuple[int, ...]
+    begins: tuple[int, ...]
     unclaimed: int
 
 
@@ -108,7 +106,11 @@ def measured(device: str) -> Heap | None:
         return None
     finally:
         memory.reset_peak(name)
-    return Heap(in_use, tuple(size for _, size in sorted(found.items())), max(0, limit - pool))
+    regions.note(name, found)
+    if pool < limit:
+        regions.count(name, pool - (memory.region_bytes(name) or 0))
+    begins = tuple(sorted(found))
+    return Heap(in_use, tuple(found[one] for one in begins), begins, max(0, limit - pool))
 
 
 def claim(device: str) -> None:
@@ -155,44 +157,6 @@ def partition(device: str, sizes: Sequence[int]) -> list[Any]:
         return []
     finally:
         memory.reset_peak(name)  # once what filled the chunks is gone
-
-
-def holds(device: str, tensor: Any) -> bool:
-    """Whether the buffer of an eager tensor comes from a device's allocator.
-
-    On a CPU its address tells, almost always (`runtime.regions`).
-    """
-    place = getattr(tensor, "backing_device", None)  # arrays have none
-    name = devices.full_name(device)
-    if place is None or devices.full_name(place) != name:
-        return False
-    if device_names.kind(device) != "CPU":
-        return True
-    try:
-        begin = address(tensor)
-    except (TypeError, ValueError, tf.errors.OpError):  # it is not of numbers
-        return False
-    if not regions.is_known(name):
-        regions.note(name, ())  # whatever comes of it, it is looked for once
-        measured(name)
-    nbytes = int(tensor.shape.num_elements()) * int(tensor.dtype.size)
-    limit = memory.device_limit(name) or 0
-    if regions.hold(name, begin, nbytes, limit):
-        return True
-    with contextlib.suppress(tf.errors.OpError):
-        regions.note(name, (address(buffer(device, GRAIN)),), limit)
-    return regions.hold(name, begin, nbytes, limit)
-
-
-def address(tensor: Any) -> int:
-    """Where an eager tensor on a CPU begins.
-
-    Raises:
-      TypeError, ValueError, tf.errors.OpError: it is not of numbers.
-    """
-    with tf.init_scope():  # a bitcast has the same buffer, and a type that NumPy knows
-        known = tensor if tensor.dtype == tf.bool else tf.bitcast(tensor, tf.uint8)
-    return int(np.asarray(memoryview(known)).ctypes.data)
 
 
 def _partitioned(device: str, limit: int, sizes: Sequence[int]) -> list[Any]:
@@ -379,7 +343,6 @@ def _free_chunks(device: str, largest: int) -> _Chunks:
             break
         held |= {address: buffer(device, nbytes) for address, nbytes in new.items()}
         found |= new
-    regions.note(device, found)
     return found, held, tail
 
 

@@ -3,12 +3,14 @@
 On a CPU a tensor may lie in memory of NumPy's, and only its address tells. The system gives a
 program its heap at one end of all addresses, large pieces of memory at the other. Regions are large
 pieces, as a rule; once an array of their size has been freed, the C library has them, too, between
-arrays.
+arrays. It notes before each block how long that is, in front of a region as of an array.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
+import os
+import sys
 from collections.abc import Iterable
 
 import numpy as np
@@ -22,16 +24,26 @@ _BEGIN = 64
 """Bytes of a page that the C library keeps where it takes so much from the system at once, as for
 large regions, that are to begin at multiples of 64."""
 
+_MEMORY = "/proc/self/mem"
+"""Linux's file of what stands in this process's memory; where nothing does, reading it fails."""
+
 _PAGE = 4096
-"""Bytes of a page: what lies before a buffer can be read on its own page only."""
+"""Bytes of a page, of which the C library takes a whole number where it takes so much at once."""
 
 _LENGTH = 8
 """Bytes before a block in which the GNU C library writes how long the block is, with these bytes;
 it is a multiple of twice as many, and the lowest bits mean something else."""
 
+_MOST_OWN = 5 * _LENGTH
+"""Bytes that a block of the GNU C library has more than was asked for are less: its own note, what
+makes it a multiple, and a rest that is too small for a block."""
+
 _LEAST_REGION, _MORE = 2**21, 64
 """Bytes of the first region; each is as many times two. What a block has more than was asked for,
 if it has to begin at a multiple of 64, is less than that."""
+
+_MOST_BETWEEN = 2**25
+"""Bytes of the GNU C library's own: the largest blocks that lie between others."""
 
 
 class Regions:
@@ -39,6 +51,7 @@ class Regions:
 
     def __init__(self) -> None:
         self._places: dict[str, set[int]] = {}
+        self._sums: dict[str, int] = {}
 
     def note(self, device: str, begins: Iterable[int], limit: int = 0) -> None:
         """Remembers where chunks of a device begin, but those beside others within a limit."""
@@ -46,6 +59,15 @@ class Regions:
         for begin in begins:
             if not any(_is_beside(begin, place, limit) for place in places):
                 places.add(begin)
+
+    def note_first(self, device: str, begin: int) -> None:
+        """Remembers a chunk of a device's allocator if it is the first of a region."""
+        if not _is_far(begin) and _region_of(_block_length(begin), _MORE):
+            self._places.setdefault(device, set()).add(begin)
+
+    def count(self, device: str, nbytes: int) -> None:
+        """Remembers how many bytes those regions take whose bytes are a power of two."""
+        self._sums[device] = nbytes
 
     def is_known(self, device: str) -> bool:
         """Whether free chunks of a device were ever looked for."""
@@ -55,8 +77,10 @@ class Regions:
         """Whether so many bytes from an address on are a chunk of a CPU's allocator.
 
         Chunks of a region are a multiple of a grain apart; one that fills a region has no other
-        beside it, and begins where the C library gave as much as regions have. Near a region that
-        lies between arrays, one part of a larger array in four is taken for a chunk.
+        beside it, and begins where the C library gave as much as regions have. If an array of its
+        own would take as much, it is a region's if one is missing among those that are known.
+        Near a region that lies between arrays, one part of a larger array in four is taken for a
+        chunk.
 
         Args:
           device: its full name.
@@ -64,15 +88,24 @@ class Regions:
           nbytes: of a tensor.
           limit: bytes that its regions take at most.
         """
-        places = self._places.get(device, ())
-        if abs(begin - int(np.empty(GRAIN, np.uint8).ctypes.data)) >= _FAR:
+        places = self._places.setdefault(device, set())
+        if _is_far(begin):
             is_beside = any(_is_beside(begin, place, _FAR) for place in places)
             return is_beside or begin % GRAIN == _BEGIN
         length = _block_length(begin)
-        if _LENGTH <= length - nbytes < 3 * _LENGTH:
-            return False  # an array of its own
+        region = _region_of(length, _MORE)
+        if _LENGTH <= length - nbytes < _MOST_OWN:  # it may be an array of its own
+            is_chunk = bool(region) and self._is_missing(device, begin, region)
+            if is_chunk:
+                places.add(begin)
+            return is_chunk
         is_near = any(_is_beside(begin, place, limit) for place in places)
-        return is_near or _is_of_region(length)
+        return is_near or bool(region)
+
+    def _is_missing(self, device: str, begin: int, region: int) -> bool:
+        """Whether so large a region is not among those in which chunks are known to lie."""
+        known = dict(filter(None, map(around, self._places.get(device, ()))))
+        return begin in known or sum(known.values()) + region <= self._sums.get(device, 0)
 
 
 regions = Regions()
@@ -87,11 +120,41 @@ def _block_length(begin: int) -> int:
 
     Whatever stands there if none does; 0 where it cannot be read.
     """
-    if begin % _PAGE < _LENGTH:
-        return 0
-    return int(ctypes.c_size_t.from_address(begin - _LENGTH).value // _LENGTH * _LENGTH)
+    with contextlib.suppress(OSError), open(_MEMORY, "rb", buffering=0) as memory:
+        return _length(os.pread(memory.fileno(), _LENGTH, begin - _LENGTH))
+    return 0
 
 
-def _is_of_region(length: int) -> bool:
+def _length(note: bytes) -> int:
+    return int.from_bytes(note, sys.byteorder) // (2 * _LENGTH) * 2 * _LENGTH
+
+
+def _region_of(length: int, more: int) -> int:
+    """Bytes of a region whose block is longer by less than `more` bytes; 0 for other blocks."""
     region = 1 << max(0, length.bit_length() - 1)
-    return region >= _LEAST_REGION and length - region < _MORE
+    return region if region >= _LEAST_REGION and length - region < more else 0
+
+
+def around(chunk: int) -> tuple[int, int] | None:
+    """Where the region around a chunk begins, and its bytes, if they are a power of two.
+
+    It is looked for in the C library's notes, as far back as its blocks are large at most.
+    """
+    is_far = _is_far(chunk)
+    step, more = (_PAGE, 2 * _PAGE) if is_far else (GRAIN, _MORE)
+    first = (_BEGIN if is_far else chunk) - _LENGTH
+    last_page = (chunk - _LENGTH) // _PAGE * _PAGE
+    with contextlib.suppress(OSError), open(_MEMORY, "rb", buffering=0) as memory:
+        for page in range(last_page, last_page - _MOST_BETWEEN - 2 * _PAGE, -_PAGE):
+            notes = os.pread(memory.fileno(), _PAGE, page)
+            for at in reversed(range((first - page) % step, _PAGE, step)):
+                begin = page + at + _LENGTH
+                region = _region_of(_length(notes[at : at + _LENGTH]), more)
+                if region and begin <= chunk < begin + region:
+                    return begin, region
+    return None
+
+
+def _is_far(begin: int) -> bool:
+    """Whether an address is not near those that NumPy's small arrays have."""
+    return abs(begin - int(np.empty(GRAIN, np.uint8).ctypes.data)) >= _FAR

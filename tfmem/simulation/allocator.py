@@ -159,8 +159,10 @@ def _join(first: Chunk, second: Chunk) -> None:
         first.after.before = first
 
 
-def parted(room: Sequence[int], apart: Sequence[int], kept: Sequence[int]) -> Iterator[int]:
-    """Bytes of each free chunk by address, once some are kept apart from the rest of the largest.
+def parted(
+    room: Sequence[int], apart: Sequence[int], kept: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    """Bytes of what each free chunk becomes, by address, as some are kept apart in the largest.
 
     Of several that are as large it is the last.
 
@@ -171,9 +173,8 @@ def parted(room: Sequence[int], apart: Sequence[int], kept: Sequence[int]) -> It
     """
     largest = max(range(len(room)), key=lambda number: (room[number], number), default=-1)
     for number, nbytes in enumerate(room):
-        left = nbytes - WALLS * GRAIN
+        left, parts = nbytes - WALLS * GRAIN, list[int]()
         if number == largest:
-            yield from (Counter(apart) - Counter(kept)).elements()
+            parts += (Counter(apart) - Counter(kept)).elements()
             left -= HOLE * GRAIN + sum(apart) + GRAIN * len(apart)
-        if left >= GRAIN:
-            yield left // GRAIN * GRAIN
+        yield (*parts, *((left // GRAIN * GRAIN,) if left >= GRAIN else ()))

@@ -71,6 +71,10 @@ class Lifetimes:
         node = form.producer[number]
         return form.is_input[node] and form.kind[node] != PLAIN
 
+    def name(self, buffer: int) -> str:
+        """The node of the value that a buffer was made for."""
+        return self.program.value(int(self.owner[buffer])).node
+
     def is_constant(self, buffer: int) -> bool:
         """Whether a buffer is a constant's, which is made once, before the first step."""
         form, number = self.program.graph, int(self.owner[buffer])

@@ -18,13 +18,16 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
 
-from tfmem.costs.types import GRAIN, HOLE, SWITCH, WALLS, Asked, Feed, Requests
+from tfmem.costs.types import GRAIN, HOLE, SWITCH, WALLS, Asked, Feed, Lying, Requests
 from tfmem.graph.compact import SMALL
 from tfmem.simulation.allocation import Allocation, allocation_of
 from tfmem.simulation.allocator import Bfc, Chunk, parted
+from tfmem.simulation.beginning import Beginning, next_one
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.requests import on_device, parts_of, requests
@@ -49,7 +52,7 @@ ALIKE = 0.85
 ways that differ little."""
 
 PLACES = ((1.0, True), (1.5, False))
-"""How the first arguments may lie, which nothing tells: by how much their chunks are larger than
+"""How the first arguments may lie where nothing tells: by how much their chunks are larger than
 what was asked for, which is less than twice, and whether they lie side by side, with the next ones
 if these are there, to be one chunk when they are free. Without one of these or the other accepted
 plans ran out of memory in step 3 to 24 (a ResNet-RS, a second-order step, a CSPDarkNet)."""
@@ -67,10 +70,11 @@ class Replay:
     Args:
       lifetimes: when each buffer begins and ends.
       workspace, within: as for `requests`.
-      fed: as in `Costs`.
+      fed, lying: as in `Costs`.
 
     Attributes:
       kinds: of callers, for each of whom it has to fit.
+      beginning: what is there before the first step.
       ahead: bytes of each large argument that is made while the step before runs.
       rows: bytes of each large row that these are made from, and of those that pipelines keep;
         a step leaves their chunks alone.
@@ -85,6 +89,7 @@ class Replay:
         within: Mapping[int, Asked],
         *,
         fed: Feed | None = None,
+        lying: Sequence[Lying] = (),
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
         self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
@@ -100,7 +105,7 @@ class Replay:
         here = [b for b in on_device(lifetimes) if b not in outlive]
         self._given = [b for b in here if lifetimes.is_input(b) and not lifetimes.start[b]]
         self._constants = [b for b in here if lifetimes.is_constant(b)]
-        self._arguments = dict.fromkeys(b for b in self._given if b not in variables)
+        self._arguments = {b: lifetimes.name(b) for b in self._given if b not in variables}
         self.kinds = (Caller.SAME, Caller.NEW) if fed is None else tuple(Caller)
         batch = [nbytes for nbytes, count in (fed or Feed()).rows for _ in range(count)]
         rows = batch * (1 + (fed or Feed()).kept)
@@ -112,11 +117,25 @@ class Replay:
         self._taken = [nbytes for nbytes in (fed or Feed()).taken if nbytes > SMALL]
         large = [] if fed is None else [sizes[b] for b in self._arguments if sizes[b] > SMALL]
         self.ahead = tuple(sorted((*large, *self._taken), reverse=True))
+        self.beginning = Beginning(
+            {b: sizes[b] for b in self._given},
+            self._arguments,
+            lying,
+            self.rows[len(self._batch) :],
+            self._taken,
+            self.piece,
+        )
         self._callers = [b for b in self._given if b in variables and b not in self._renewed]
         held = {*self._given, *self._constants}
         self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
         parts = parts_of(lifetimes)
         self._returned = [one for b in self._outputs for one in _numbers(b, parts)]
+
+    def at(self, lying: Sequence[Lying]) -> Replay:
+        """The same step where the first arguments lie so."""
+        other = copy(self)
+        other.beginning = replace(self.beginning, lying=lying)
+        return other
 
     def grown(self, count: int, steps: int) -> Allocation:
         """Runs steps in so many processes whose allocators grow without a limit."""
@@ -162,50 +181,21 @@ class Replay:
         """
         pools, peaks = [], []
         for caller, (padding, is_joined) in itertools.product(self.kinds, PLACES):
-            if caller is Caller.SAME and (padding, is_joined) != PLACES[0]:
-                continue  # nothing is made in the place of its arguments
+            is_open = caller.is_fed or not (caller is Caller.SAME or self.beginning.is_known)
+            if not is_open and (padding, is_joined) != PLACES[0]:
+                continue  # nothing is made where SAME has its arguments
             pool = Bfc(())
-            rows = self._rows_kept(pool, padding) if caller.is_fed else []
-            chunks = dict[int, Chunk]()
-            for group in self._groups(is_joined, caller):
-                given = pool.given(*(self._size(b, padding) for b in group))
-                chunks.update(zip(group, given, strict=True))
+            rows = self.beginning.rows_kept(pool, padding) if caller.is_fed else []
+            free = tuple(parted(room, apart, self.rows))
+            chunks = self.beginning.put(pool, caller, free, padding, is_joined)
             pool.in_use = sum(self._sizes[b] for b in self._given)
             pool.in_use += sum(chunk.size for b, chunk in chunks.items() if b < 0)
             pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
-            for nbytes in parted(room, apart, self.rows):
-                pool.add(nbytes)
             pools.append(pool)
             peaks.append(self.run(pool, caller, steps, chunks, rows, to_the_end=to_the_end))
             if not pool.fits:
                 break
         return allocation_of(pools, peaks)
-
-    def _groups(self, is_joined: bool, caller: Caller) -> Iterator[Sequence[int]]:
-        """What is there before the first step; those of a group lie side by side."""
-        ahead = [_next(b) for b in self._arguments] if caller.is_fed else []
-        large = [b for b in self._arguments if is_joined and self._sizes[b] > self.piece]
-        joined = (*large, *(b for b in ahead if _next(b) in large))
-        yield joined
-        yield from ((b,) for b in (*self._given, *ahead) if b not in joined)
-
-    def _rows_kept(self, pool: Bfc, padding: float) -> list[Chunk]:
-        """The rows that pipelines keep, side by side where they were made, in any order.
-
-        Before them what the first step takes, which it lets go of once the next one is made.
-        """
-        kept = list(self.rows[len(self._batch) :])
-        pool.add(sum(kept) + GRAIN)
-        rows = [pool.allocate(nbytes) for nbytes in kept]
-        random.Random(len(rows)).shuffle(rows)
-        taken = [pool.given(int(padding * nbytes) // GRAIN * GRAIN)[0] for nbytes in self._taken]
-        return [*taken, *rows]
-
-    def _size(self, given: int, padding: float) -> int:
-        """Bytes of the chunk of what was there before, if arguments are padded so much."""
-        given = max(given, _next(given))
-        nbytes = self._sizes[given]
-        return int(padding * nbytes) // GRAIN * GRAIN if given in self._arguments else nbytes
 
     @cached_property
     def pieces(self) -> int:
@@ -331,25 +321,25 @@ class Replay:
         """What is there before the first step, asked for now."""
         made = {b: pool.allocate(self._sizes[b]) for b in self._given}
         ahead = self._arguments if caller.is_fed else ()
-        return made | {_next(b): pool.given(self._sizes[b])[0] for b in ahead}
+        return made | {next_one(b): pool.given(self._sizes[b])[0] for b in ahead}
 
     def _change_arguments(
         self, pool: Bfc, caller: Caller, chunks: dict[int, Chunk], is_early: bool
     ) -> None:
         """Lets go of a step's arguments; those of the next one are made by then."""
         if not caller.is_fed:
-            self._make_next(pool, chunks)
+            self._makenext_one(pool, chunks)
         old = [chunks[b] for b in self._arguments]
-        chunks |= {b: chunks.pop(_next(b)) for b in self._arguments}
+        chunks |= {b: chunks.pop(next_one(b)) for b in self._arguments}
         if is_early:
-            self._make_next(pool, chunks)
+            self._makenext_one(pool, chunks)
         pool.release_all(old)
         if caller.is_fed and not is_early:
-            self._make_next(pool, chunks)
+            self._makenext_one(pool, chunks)
 
-    def _make_next(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
+    def _makenext_one(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
         for b in self._arguments:
-            chunks[_next(b)] = pool.allocate(self._sizes[b])
+            chunks[next_one(b)] = pool.allocate(self._sizes[b])
 
     def _most(
         self,
@@ -387,11 +377,6 @@ def _state(
     held = sorted((number, chunk.begin, chunk.size) for number, chunk in chunks.items())
     kept = tuple((chunk.begin, chunk.size) for chunk in returned)
     return tuple(held), pool.free_places, kept, tuple(map(tuple, variables.values())), pool.reserved
-
-
-def _next(argument: int) -> int:
-    """The number under which the next step's argument is asked for in this one."""
-    return -1 - argument
 
 
 def _numbers(buffer: int, parts: Mapping[int, tuple[int, Sequence[int]]]) -> Sequence[int]:

@@ -229,7 +229,7 @@ def _replay(graph: Graph, costs: Costs, plan: Plan) -> tuple[Replay, int, int]:
     rounds = EVENTS // max(1, len(steps.order))
     times = max(LEAST_STEPS, min(MOST_STEPS, rounds))
     buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
-    step = Replay(lifetimes, buffers, inside, fed=costs.fed)
+    step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
     return step, rounds, times
 
 

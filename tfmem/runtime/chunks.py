@@ -1,0 +1,135 @@
+"""Which chunk of a device's allocator a tensor lies in, if in any.
+
+On a CPU a tensor made of a NumPy array may lie in NumPy's memory. TensorFlow tells of each output
+of a traced step which chunk it lies in, and an output of a node that runs Python code is the tensor
+that the code gives. It does not tell that of tensors made of arrays, in the allocator's memory or
+in NumPy's: there the address has to.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfmem.costs.types import GRAIN
+from tfmem.graph import device_names
+from tfmem.runtime import devices, heap, memory
+from tfmem.runtime.regions import regions
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Where a tensor lies.
+
+    Attributes:
+      begin: the address.
+      nbytes: of the chunk.
+      is_sure: whether that was told; else it is what was asked for, and may be more.
+    """
+
+    begin: int
+    nbytes: int
+    is_sure: bool
+
+    @property
+    def end(self) -> int:
+        """The address behind it."""
+        return self.begin + self.nbytes
+
+
+def holds(device: str, tensor: Any) -> bool:
+    """Whether the buffer of an eager tensor comes from a device's allocator.
+
+    On a CPU almost always right (`runtime.regions`).
+    """
+    place = getattr(tensor, "backing_device", None)  # arrays have none
+    name = devices.full_name(device)
+    if place is None or devices.full_name(place) != name:
+        return False
+    if device_names.kind(name) != "CPU" or memory.device_limit(name) is None:
+        return True
+    return chunk_of(name, tensor) is not None
+
+
+def chunk_of(device: str, tensor: Any) -> Chunk | None:
+    """The chunk in which an eager tensor on a CPU lies; None if it lies in none.
+
+    Args:
+      device: its full name.
+      tensor: of numbers or truths; nothing is known of others.
+    """
+    if tensor.dtype in (tf.string, tf.resource, tf.variant):
+        return None
+    told = _seers.told_of(tensor)
+    if told.allocated_bytes:
+        regions.note_first(device, int(told.ptr))
+        return Chunk(int(told.ptr), int(told.allocated_bytes), is_sure=True)
+    begin, nbytes = _address(tensor), int(tensor.shape.num_elements()) * int(tensor.dtype.size)
+    if not nbytes or not _is_chunk(device, begin, nbytes):
+        return None
+    return Chunk(begin, -(-nbytes // GRAIN) * GRAIN, is_sure=False)
+
+
+def _is_chunk(device: str, begin: int, nbytes: int) -> bool:
+    limit = memory.device_limit(device) or 0
+    if not regions.is_known(device):
+        regions.note(device, ())  # whatever comes of it, it is looked for once
+        heap.measured(device)
+    if regions.hold(device, begin, nbytes, limit):
+        return True
+    told = _seers.told_of(heap.buffer(device, GRAIN))
+    regions.note(device, (int(told.ptr),), limit)
+    return regions.hold(device, begin, nbytes, limit)
+
+
+def _address(tensor: Any) -> int:
+    """Where an eager tensor on a CPU begins."""
+    with tf.init_scope():  # a bitcast has the same buffer, and a type that NumPy knows
+        known = tensor if tensor.dtype == tf.bool else tf.bitcast(tensor, tf.uint8)
+    return int(np.asarray(memoryview(known)).ctypes.data)
+
+
+class _Seer:
+    """A step whose output is whatever tensor of a type it is to look at."""
+
+    def __init__(self, dtype: tf.DType) -> None:
+        self._tensor: Any = None
+        graph = tf.Graph()
+        with graph.as_default(), tf.device("CPU:0"):
+            self._seen = tf.py_function(lambda: self._tensor, [], dtype).op
+        without_gpus = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        self._session = tf.compat.v1.Session(graph=graph, config=without_gpus)
+
+    def told_of(self, tensor: Any) -> Any:
+        told = tf.compat.v1.RunMetadata()
+        traced = tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.SOFTWARE_TRACE)
+        self._tensor = tensor
+        try:
+            self._session.run(self._seen, options=traced, run_metadata=told)
+        finally:
+            self._tensor = None
+        nodes = (node for device in told.step_stats.dev_stats for node in device.node_stats)
+        (output,) = (output for node in nodes for output in node.output)
+        return output.tensor_description.allocation_description
+
+
+class _Seers:
+    """One for each type, made once, for a session is costly; one at a time looks."""
+
+    def __init__(self) -> None:
+        self._known: dict[tf.DType, _Seer] = {}
+        self._lock = threading.Lock()
+
+    def told_of(self, tensor: Any) -> Any:
+        """TensorFlow's AllocationDescription of a tensor."""
+        with self._lock, tf.init_scope():
+            if tensor.dtype not in self._known:
+                self._known[tensor.dtype] = _Seer(tensor.dtype)
+            return self._known[tensor.dtype].told_of(tensor)
+
+
+_seers = _Seers()
