@@ -147,18 +147,15 @@ def _stand_in(tenant: Tenant, leaves: Iterable[Any], held: Container[int]) -> No
     """Makes what stands in for tensors of a device that are not in its memory, if it is missing."""
     missing, places = tenant.in_use - memory.memory_info(tenant.device)[0], []
     for leaf in leaves:
-        nbytes, lying = _nbytes(leaf), leaf
-        if devices.full_name(leaf.backing_device) != tenant.device:
+        nbytes, device = _nbytes(leaf), tenant.device
+        if devices.full_name(leaf.backing_device) != device:
             continue
-        if id(leaf) in tenant.stand_ins:
-            lying = tenant.stand_ins[id(leaf)]
-        elif not chunks.holds(tenant.device, leaf):
-            lying = _kept(tenant, leaf) if nbytes < 2 * missing else None
-            missing -= nbytes if lying is not None else 0
-        if lying is None or id(leaf) not in held:
-            continue
-        if chunk := chunks.chunk_of(tenant.device, lying):
-            places.append(range(chunk.begin, chunk.end))
+        place = chunks.place_of(device, tenant.stand_ins.get(id(leaf), leaf))
+        if place is None and nbytes < 2 * missing and (made := _kept(tenant, leaf)) is not None:
+            place = chunks.place_of(device, made)
+            missing -= nbytes
+        if place is not None and id(leaf) in held:
+            places.append(place)
     tenant.places = places
 
 
@@ -191,16 +188,16 @@ def _beside(tenant: Tenant, nbytes: int) -> Any:
             if not _has_room(device, nbytes):
                 return None
             made = heap.buffer(device, nbytes)
-            chunk = chunks.chunk_of(device, made)
-            if chunk is None:
+            place = chunks.place_of(device, made)
+            if place is None:
                 return None
             there = [
-                one for one in tenant.places if one.start < chunk.end and chunk.begin < one.stop
+                one for one in tenant.places if one.start < place.stop and place.start < one.stop
             ]
             if not there:
                 return made
             del made
-            aside.append(heap.buffer(device, max(one.stop for one in there) - chunk.begin))
+            aside.append(heap.buffer(device, max(one.stop for one in there) - place.start))
         aside.clear()
         return heap.buffer(device, nbytes)
     except (Error, tf.errors.ResourceExhaustedError):

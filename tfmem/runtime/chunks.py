@@ -52,38 +52,45 @@ def holds(device: str, tensor: Any) -> bool:
         return False
     if device_names.kind(name) != "CPU" or memory.device_limit(name) is None:
         return True
-    return chunk_of(name, tensor) is not None
+    return place_of(name, tensor) is not None
 
 
-def chunk_of(device: str, tensor: Any) -> Chunk | None:
-    """The chunk in which an eager tensor on a CPU lies; None if it lies in none.
+def place_of(device: str, tensor: Any) -> range | None:
+    """The addresses that an eager tensor on a CPU takes in its allocator's memory.
 
     Args:
       device: its full name.
       tensor: of numbers or truths; nothing is known of others.
+
+    Returns:
+      None if it lies elsewhere.
     """
     if tensor.dtype in (tf.string, tf.resource, tf.variant):
         return None
-    told = _seers.told_of(tensor)
-    if told.allocated_bytes:
-        regions.note_first(device, int(told.ptr))
-        return Chunk(int(told.ptr), int(told.allocated_bytes), is_sure=True)
     begin, nbytes = _address(tensor), int(tensor.shape.num_elements()) * int(tensor.dtype.size)
-    if not nbytes or not _is_chunk(device, begin, nbytes):
-        return None
-    return Chunk(begin, -(-nbytes // GRAIN) * GRAIN, is_sure=False)
-
-
-def _is_chunk(device: str, begin: int, nbytes: int) -> bool:
-    limit = memory.device_limit(device) or 0
     if not regions.is_known(device):
         regions.note(device, ())  # whatever comes of it, it is looked for once
         heap.measured(device)
-    if regions.hold(device, begin, nbytes, limit):
-        return True
-    told = _seers.told_of(heap.buffer(device, GRAIN))
-    regions.note(device, (int(told.ptr),), limit)
-    return regions.hold(device, begin, nbytes, limit)
+    limit = memory.device_limit(device) or 0
+    is_there = (nbytes and regions.hold(device, begin, nbytes, limit)) or _told(device, tensor)
+    return range(begin, begin + nbytes) if is_there else None
+
+
+def chunk_of(device: str, tensor: Any) -> Chunk | None:
+    """The chunk in which an eager tensor on a CPU lies; arguments and None as of `place_of`."""
+    place = place_of(device, tensor)
+    if place is None:
+        return None
+    return _told(device, tensor) or Chunk(place.start, -(-len(place) // GRAIN) * GRAIN, False)
+
+
+def _told(device: str, tensor: Any) -> Chunk | None:
+    """The chunk of a tensor if TensorFlow tells it."""
+    told = _seers.told_of(tensor)
+    if not told.allocated_bytes:
+        return None
+    regions.note_first(device, int(told.ptr))
+    return Chunk(int(told.ptr), int(told.allocated_bytes), is_sure=True)
 
 
 def _address(tensor: Any) -> int:

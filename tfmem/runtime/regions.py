@@ -52,6 +52,7 @@ class Regions:
     def __init__(self) -> None:
         self._places: dict[str, set[int]] = {}
         self._sums: dict[str, int] = {}
+        self._around: dict[int, tuple[int, int] | None] = {}
 
     def note(self, device: str, begins: Iterable[int], limit: int = 0) -> None:
         """Remembers where chunks of a device begin, but those beside others within a limit."""
@@ -76,11 +77,10 @@ class Regions:
     def hold(self, device: str, begin: int, nbytes: int, limit: int) -> bool:
         """Whether so many bytes from an address on are a chunk of a CPU's allocator.
 
-        Chunks of a region are a multiple of a grain apart; one that fills a region has no other
-        beside it, and begins where the C library gave as much as regions have. If an array of its
-        own would take as much, it is a region's if one is missing among those that are known.
-        Near a region that lies between arrays, one part of a larger array in four is taken for a
-        chunk.
+        Chunks of a region are a multiple of a grain apart. Near a region that lies between arrays,
+        one part of a larger array in four is taken for a chunk. Where no chunk is known, or an
+        array of its own would have a block like a region's, it is a region's if one is missing
+        among those that are known.
 
         Args:
           device: its full name.
@@ -93,19 +93,23 @@ class Regions:
             is_beside = any(_is_beside(begin, place, _FAR) for place in places)
             return is_beside or begin % GRAIN == _BEGIN
         length = _block_length(begin)
-        region = _region_of(length, _MORE)
-        if _LENGTH <= length - nbytes < _MOST_OWN:  # it may be an array of its own
-            is_chunk = bool(region) and self._is_missing(device, begin, region)
-            if is_chunk:
-                places.add(begin)
-            return is_chunk
-        is_near = any(_is_beside(begin, place, limit) for place in places)
-        return is_near or bool(region)
+        may_be_array = _LENGTH <= length - nbytes < _MOST_OWN
+        if may_be_array and not _region_of(length, _MORE):
+            return False
+        if not may_be_array and any(_is_beside(begin, place, limit) for place in places):
+            return True
+        if is_missing := self._is_in_missing(device, begin):
+            places.add(begin)
+        return is_missing
 
-    def _is_missing(self, device: str, begin: int, region: int) -> bool:
-        """Whether so large a region is not among those in which chunks are known to lie."""
-        known = dict(filter(None, map(around, self._places.get(device, ()))))
-        return begin in known or sum(known.values()) + region <= self._sums.get(device, 0)
+    def _is_in_missing(self, device: str, begin: int) -> bool:
+        """Whether a region is around an address, which may not be among those known so far."""
+        for place in self._places[device] - self._around.keys():
+            self._around[place] = around(place)
+        known = dict(filter(None, map(self._around.get, self._places[device])))
+        missing = self._sums.get(device, 0) - sum(known.values())
+        first, nbytes = around(begin) or (0, 0) if missing >= _LEAST_REGION else (0, 0)
+        return first in known or 0 < nbytes <= missing
 
 
 regions = Regions()
