@@ -74,7 +74,7 @@ def stand_ins(captured: Captured, device: str) -> Iterator[dict[str, Any]]:
 def lying(
     captured: Captured, device: str, held: Mapping[str, Any], found: Heap
 ) -> tuple[Lying, ...]:
-    """Where the large arguments of a function lie on a CPU; of other devices nothing tells.
+    """Where the large arguments of a function lie, as far as that is told.
 
     Args:
       captured: the function.
@@ -82,8 +82,6 @@ def lying(
       held: what stands in for arguments, by their names.
       found: what is free now.
     """
-    if device_names.kind(device) != "CPU":
-        return ()
     places = dict[int, tuple[str, Chunk]]()
     for one in captured.passed:
         tensor = held.get(one.name)
@@ -92,7 +90,8 @@ def lying(
         if tensor is not None and (chunk := chunks.chunk_of(device, tensor)):
             places[chunk.begin] = one.name, chunk
     last = int(found.unclaimed > 0)  # what is not taken from the system yet comes last
-    ends = (sum(region) for region in map(around, places) if region)
+    known_regions = map(around, places) if device_names.kind(device) == "CPU" else ()
+    ends = (sum(region) for region in known_regions if region)
     following = dict(itertools.pairwise(sorted({*places, *found.begins, *ends})))
     known, end = [], 0
     for begin, (name, chunk) in sorted(places.items()):

@@ -2,8 +2,8 @@
 
 On a CPU a tensor made of a NumPy array may lie in NumPy's memory. TensorFlow tells of each output
 of a traced step which chunk it lies in, and an output of a node that runs Python code is the tensor
-that the code gives. It does not tell that of tensors made of arrays, in the allocator's memory or
-in NumPy's: there the address has to.
+that the code gives. On a CPU it does not tell that of tensors made of arrays, in the allocator's
+memory or in NumPy's: there the address has to.
 """
 
 from __future__ import annotations
@@ -56,17 +56,20 @@ def holds(device: str, tensor: Any) -> bool:
 
 
 def place_of(device: str, tensor: Any) -> range | None:
-    """The addresses that an eager tensor on a CPU takes in its allocator's memory.
+    """The addresses that an eager tensor takes in its allocator's memory.
 
     Args:
       device: its full name.
       tensor: of numbers or truths; nothing is known of others.
 
     Returns:
-      None if it lies elsewhere.
+      None if it lies elsewhere, or nothing tells where.
     """
     if tensor.dtype in (tf.string, tf.resource, tf.variant):
         return None
+    if device_names.kind(device) != "CPU":
+        told = _told(device, tensor)
+        return range(told.begin, told.end) if told else None
     begin, nbytes = _address(tensor), int(tensor.shape.num_elements()) * int(tensor.dtype.size)
     if not regions.is_known(device):
         regions.note(device, ())  # whatever comes of it, it is looked for once
@@ -77,7 +80,7 @@ def place_of(device: str, tensor: Any) -> range | None:
 
 
 def chunk_of(device: str, tensor: Any) -> Chunk | None:
-    """The chunk in which an eager tensor on a CPU lies; arguments and None as of `place_of`."""
+    """The chunk in which an eager tensor lies; arguments and None as of `place_of`."""
     place = place_of(device, tensor)
     if place is None:
         return None
@@ -86,10 +89,14 @@ def chunk_of(device: str, tensor: Any) -> Chunk | None:
 
 def _told(device: str, tensor: Any) -> Chunk | None:
     """The chunk of a tensor if TensorFlow tells it."""
-    told = _seers.told_of(tensor)
+    try:
+        told = _seers.told_of(device, tensor)
+    except tf.errors.OpError:  # logical devices that a session does not know
+        return None
     if not told.allocated_bytes:
         return None
-    regions.note_first(device, int(told.ptr))
+    if device_names.kind(device) == "CPU":
+        regions.note_first(device, int(told.ptr))
     return Chunk(int(told.ptr), int(told.allocated_bytes), is_sure=True)
 
 
@@ -103,13 +110,14 @@ def _address(tensor: Any) -> int:
 class _Seer:
     """A step whose output is whatever tensor of a type it is to look at."""
 
-    def __init__(self, dtype: tf.DType) -> None:
+    def __init__(self, device: str, dtype: tf.DType) -> None:
         self._tensor: Any = None
-        graph = tf.Graph()
-        with graph.as_default(), tf.device("CPU:0"):
+        graph, config = tf.Graph(), None
+        with graph.as_default(), tf.device(device):
             self._seen = tf.py_function(lambda: self._tensor, [], dtype).op
-        without_gpus = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
-        self._session = tf.compat.v1.Session(graph=graph, config=without_gpus)
+        if device_names.kind(device) == "CPU":
+            config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+        self._session = tf.compat.v1.Session(graph=graph, config=config)
 
     def told_of(self, tensor: Any) -> Any:
         told = tf.compat.v1.RunMetadata()
@@ -125,18 +133,19 @@ class _Seer:
 
 
 class _Seers:
-    """One for each type, made once, for a session is costly; one at a time looks."""
+    """One for each device and type, made once, for a session is costly; one at a time looks."""
 
     def __init__(self) -> None:
-        self._known: dict[tf.DType, _Seer] = {}
+        self._known: dict[tuple[str, tf.DType], _Seer] = {}
         self._lock = threading.Lock()
 
-    def told_of(self, tensor: Any) -> Any:
-        """TensorFlow's AllocationDescription of a tensor."""
+    def told_of(self, device: str, tensor: Any) -> Any:
+        """TensorFlow's AllocationDescription of a tensor on a device."""
+        key = device, tensor.dtype
         with self._lock, tf.init_scope():
-            if tensor.dtype not in self._known:
-                self._known[tensor.dtype] = _Seer(tensor.dtype)
-            return self._known[tensor.dtype].told_of(tensor)
+            if key not in self._known:
+                self._known[key] = _Seer(*key)
+            return self._known[key].told_of(tensor)
 
 
 _seers = _Seers()
