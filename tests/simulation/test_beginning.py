@@ -83,6 +83,28 @@ def test_of_chunks_of_a_size_the_lowest_is_taken() -> None:
     assert pools == {"above": True, "below": False}
 
 
+def test_the_peak_of_a_caller_who_passes_new_arguments_is_predicted() -> None:
+    """He holds the old ones until the new are there: `a` has their chunk, `x` that of `a`.
+
+    | x |       5       |     and from the second step on     | a |       | x |  2  |
+    """
+    lying = Lying("x", 1, 4 * MIB, 4 * MIB, is_beside=False)
+    graph = parse(f"""
+        x = _Arg() [{4 * MIB}] @{DEVICE}
+        a = MatMul(x:0) [{3 * MIB}] @{DEVICE}
+        b = MatMul(a:0) [1024] @{DEVICE}
+        return b:0""")
+    one = step_of(graph, Costs(lying=(lying,)), Plan(device=DEVICE))[0]
+    found = one.within_apart((16 * MIB,), (), 9)
+    assert found.usual_bytes == found.worst_bytes
+    peaks = {}
+    for caller in (Caller.SAME, Caller.NEW):
+        one.kinds = (caller,)
+        peaks[caller] = one.within_apart((16 * MIB,), (), 9).worst_bytes
+    assert peaks[Caller.SAME] < peaks[Caller.NEW] == found.usual_bytes
+    assert peaks[Caller.NEW] - peaks[Caller.SAME] >= MIB  # `a` has all of the chunk of `x`
+
+
 @pytest.mark.parametrize(
     ("lying", "count"),
     [

@@ -10,8 +10,8 @@ import numpy as np
 from tfmem.simulation.allocator import Bfc
 
 USUAL = 0.9
-"""Part of the steps of the first process whose peaks are within the predicted one. Runs are
-measured by their largest step of a few; nearer to 1 predicts what is rarely seen."""
+"""Part of the steps of a usual run whose peaks are within the predicted one. Runs are measured by
+their largest step of a few; nearer to 1 predicts what is rarely seen."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Allocation:
 
     Attributes:
       worst_bytes: most bytes in use, as `get_memory_info` counts them, in any of the steps.
-      usual_bytes: the most in nine steps of ten of the first process: the padding differs from step
-        to step.
+      usual_bytes: the most in nine steps of ten of a usual run: the padding differs from step to
+        step.
       reserved_bytes: bytes of all regions at the end.
       fits: whether the room, if it is bounded, was enough.
     """
@@ -32,8 +32,16 @@ class Allocation:
     fits: bool
 
 
-def allocation_of(pools: Sequence[Bfc], peaks: Sequence[Sequence[int]]) -> Allocation:
-    """What replays took: the allocator of each, and its peak in each step."""
-    usual = int(np.quantile(peaks[0], USUAL, method="higher"))
+def allocation_of(
+    pools: Sequence[Bfc], peaks: Sequence[Sequence[int]], usual: Sequence[Sequence[int]]
+) -> Allocation:
+    """What replays took.
+
+    Args:
+      pools: the allocator of each.
+      peaks: of each, its peak in each step.
+      usual: those of the replays that are usual; the first if none is.
+    """
+    most = max(int(np.quantile(one, USUAL, method="higher")) for one in usual or peaks[:1])
     worst = max(map(max, peaks))
-    return Allocation(worst, usual, pools[0].reserved, all(pool.fits for pool in pools))
+    return Allocation(worst, most, pools[0].reserved, all(pool.fits for pool in pools))

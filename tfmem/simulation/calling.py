@@ -8,10 +8,11 @@ from enum import Enum, auto
 class Caller(Enum):
     """What somebody does who calls a step again and again.
 
-    SAME passes the same arguments again. NEW makes new ones before it lets go of the old, and keeps
-    what the last step returned until the next one has. So do AHEAD and EARLY, whose next arguments
-    another thread, such as one of `tf.data`'s, makes as the step before begins: AHEAD has let go of
-    the arguments before those by then, EARLY has not, or only at times: the threads race.
+    SAME passes the same arguments again. NEW, the usual one, makes new ones before it lets go of
+    the old, and keeps what the last step returned until the next one has. So do AHEAD and EARLY,
+    whose next arguments another thread, such as one of `tf.data`'s, makes as the step before
+    begins: AHEAD has let go of the arguments before those by then, EARLY has not, or only at times:
+    the threads race.
     """
 
     SAME = auto()

@@ -142,7 +142,7 @@ class Replay:
         pools = [self._with_past(seed) for seed in range(count)]
         callers = itertools.cycle((Caller.SAME, Caller.NEW))
         peaks = [self.run(pool, who, steps) for pool, who in zip(pools, callers, strict=False)]
-        return allocation_of(pools, peaks)
+        return allocation_of(pools, peaks, peaks[:1])
 
     @cached_property
     def most_alive(self) -> dict[int, int]:
@@ -179,7 +179,7 @@ class Replay:
           steps: how many.
           to_the_end: go on where the room is not enough, to find out how much would be in use.
         """
-        pools, peaks = [], []
+        pools, peaks, usual = [], [], []
         for caller, (padding, is_joined) in itertools.product(self.kinds, PLACES):
             is_open = caller.is_fed or not (caller is Caller.SAME or self.beginning.is_known)
             if not is_open and (padding, is_joined) != PLACES[0]:
@@ -193,9 +193,10 @@ class Replay:
             pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
             pools.append(pool)
             peaks.append(self.run(pool, caller, steps, chunks, rows, to_the_end=to_the_end))
+            usual += peaks[-1:] if caller is Caller.NEW else []
             if not pool.fits:
                 break
-        return allocation_of(pools, peaks)
+        return allocation_of(pools, peaks, usual)
 
     @cached_property
     def pieces(self) -> int:
