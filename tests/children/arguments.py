@@ -147,6 +147,37 @@ def arguments_of_both_kinds() -> dict[str, Any]:
     }
 
 
+def arguments_let_go_before() -> dict[str, list[bool]]:
+    """Whether what stands in for an argument lies where the last one did, or elsewhere.
+
+    Of two steps each: the caller lets go of the first batch before he makes the next, or after.
+    """
+    import numpy as np
+    import tensorflow as tf
+
+    device = devices.full_name("CPU:0")
+    found: dict[str, list[bool]] = {"let go": [], "held": []}
+    tf.random.normal((2**20,))  # what is free now is one chunk
+    for is_let_go in (True, False, True):
+        first, second = tf.random.normal((2**14,)), tf.random.normal((2**15,))
+        tenant = Tenant("step", device, NotImplemented)
+        with in_their_places([tenant], (first, second), {}, (first, second)):
+            pass
+        lay = chunks.place_of(device, second)
+        tenant.in_use, _ = memory.memory_info(device)
+        if is_let_go:
+            del first, second
+        other, adopted = tf.random.normal((2**14,)), tensor_of(np.zeros(2**15, np.float32))
+        if not is_let_go:
+            del first, second
+        with in_their_places([tenant], (other, adopted), {}, (other, adopted)):
+            pass
+        (lies,) = (chunks.place_of(device, one) for one in tenant.stand_ins.values())
+        found["let go" if is_let_go else "held"].append(lies == lay)
+        del other, adopted
+    return found
+
+
 def where_arguments_lie() -> dict[str, Any]:
     """Arguments in chunks of their size, in a larger one, and in NumPy's memory, as planned for."""
     import numpy as np

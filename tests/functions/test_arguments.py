@@ -57,6 +57,14 @@ def test_what_lies_in_a_region_between_arrays_is_the_allocators() -> None:
 
 
 @pytest.mark.memory
+def test_who_lets_go_of_arguments_before_the_next_ones_has_these_in_their_places() -> None:
+    check = "tests.children.arguments:arguments_let_go_before"
+    outcome = run_limited(check, limit_bytes=2**28, timeout=120)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    assert outcome.result == {"let go": [True, True], "held": [False]}
+
+
+@pytest.mark.memory
 def test_where_first_arguments_lie_is_known() -> None:
     check = "tests.children.arguments:where_arguments_lie"
     outcome = run_limited(check, limit_bytes=2**28, timeout=120)

@@ -142,28 +142,34 @@ def in_their_places(
             tenant.in_use = max(tenant.in_use, memory.memory_info(tenant.device)[0])
 
 
-def _stand_in(tenant: Tenant, leaves: Iterable[Any], held: Container[int]) -> None:
-    """Makes what stands in for tensors of a device that are not in its memory, if it is missing."""
-    missing, places = tenant.in_use - memory.memory_info(tenant.device)[0], []
-    for leaf in leaves:
-        nbytes, device = _nbytes(leaf), tenant.device
-        if devices.full_name(leaf.backing_device) != device:
-            continue
-        place = chunks.place_of(device, tenant.stand_ins.get(id(leaf), leaf))
-        if place is None and nbytes < 2 * missing and (made := _kept(tenant, leaf)) is not None:
+def _stand_in(tenant: Tenant, leaves: Sequence[Any], held: Container[int]) -> None:
+    """Makes what stands in for tensors of a device that are not in its memory, if it is missing.
+
+    The caller has let go of the last arguments before he makes the next if these lie where those
+    did; otherwise none of the next ones lies there.
+    """
+    device, last = tenant.device, tenant.last
+    missing = tenant.in_use - memory.memory_info(device)[0]
+    here = [leaf for leaf in leaves if devices.full_name(leaf.backing_device) == device]
+    places = [chunks.place_of(device, tenant.stand_ins.get(id(leaf), leaf)) for leaf in here]
+    seen = {id(tensor) for one, _ in last if (tensor := one()) is not None}
+    new = [
+        place for leaf, place in zip(here, places, strict=True) if id(leaf) not in seen and place
+    ]
+    gone = [place for one, place in last if one() is None]
+    if new and gone:
+        tenant.is_let_go = any(_meet(place, other) for place in new for other in gone)
+    beside = [] if tenant.is_let_go else [place for _, place in last]
+    tenant.last = []
+    for leaf, found in zip(here, places, strict=True):
+        place, nbytes = found, _nbytes(leaf)
+        is_missing = place is None and nbytes < 2 * missing
+        if is_missing and (made := _beside(device, beside, nbytes)) is not None:
+            _stay(tenant, leaf, made)
             place = chunks.place_of(device, made)
             missing -= nbytes
         if place is not None and id(leaf) in held:
-            places.append(place)
-    tenant.places = places
-
-
-def _kept(tenant: Tenant, leaf: Any) -> Any:
-    """What stands in for a tensor from now on, as long as the tensor and the plan are there."""
-    made = _beside(tenant, _nbytes(leaf))
-    if made is not None:
-        _stay(tenant, leaf, made)
-    return made
+            tenant.last.append((weakref.ref(leaf), place))
 
 
 def _stay(tenant: Tenant, tensor: Any, made: Any) -> None:
@@ -176,23 +182,21 @@ def _let_go(of: weakref.ref[Tenant], tensor: int) -> None:
         tenant.stand_ins.pop(tensor, None)
 
 
-def _beside(tenant: Tenant, nbytes: int) -> Any:
-    """A buffer where none of the last arguments lay; None if there is no room.
+def _beside(device: str, places: Sequence[range], nbytes: int) -> Any:
+    """A buffer of a device's allocator that lies at none of these places; None without room.
 
     The smallest chunk that takes it is the one that takes what lay there as well.
     """
-    device, aside = tenant.device, []
+    aside: list[Any] = []
     try:
-        for _ in range(len(tenant.places) + 1):
+        for _ in range(len(places) + 1):
             if not _has_room(device, nbytes):
                 return None
             made = heap.buffer(device, nbytes)
             place = chunks.place_of(device, made)
             if place is None:
                 return None
-            there = [
-                one for one in tenant.places if one.start < place.stop and place.start < one.stop
-            ]
+            there = [one for one in places if _meet(one, place)]
             if not there:
                 return made
             del made
@@ -201,6 +205,10 @@ def _beside(tenant: Tenant, nbytes: int) -> Any:
         return heap.buffer(device, nbytes)
     except (Error, tf.errors.ResourceExhaustedError):
         return None  # what is free is scattered
+
+
+def _meet(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop
 
 
 def _leaves(structure: Any) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,8 @@ class Tenant:
       in_use: most bytes of the device in use beside steps, their arguments included.
       feeds: what makes arguments in the same memory, for which each step waits; None if nothing.
       stand_ins: buffers in the place of arguments in NumPy's memory, by the ids of these.
-      places: addresses at which the arguments of the last step lay, of those that the caller holds.
+      last: the arguments of the last step that the caller held, and the addresses they lay at.
+      is_let_go: whether the caller lets go of them before he makes the next ones.
     """
 
     name: str
@@ -68,7 +69,8 @@ class Tenant:
     in_use: int = 0
     feeds: Feeds | None = None
     stand_ins: dict[int, Any] = field(default_factory=dict, repr=False)
-    places: Sequence[range] = ()
+    last: list[tuple[weakref.ref[Any], range]] = field(default_factory=list, repr=False)
+    is_let_go: bool = False
 
 
 @dataclass(frozen=True)

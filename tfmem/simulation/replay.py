@@ -329,16 +329,16 @@ class Replay:
     ) -> None:
         """Lets go of a step's arguments; those of the next one are made by then."""
         if not caller.is_fed:
-            self._makenext_one(pool, chunks)
+            self._make_next(pool, chunks)
         old = [chunks[b] for b in self._arguments]
         chunks |= {b: chunks.pop(next_one(b)) for b in self._arguments}
         if is_early:
-            self._makenext_one(pool, chunks)
+            self._make_next(pool, chunks)
         pool.release_all(old)
         if caller.is_fed and not is_early:
-            self._makenext_one(pool, chunks)
+            self._make_next(pool, chunks)
 
-    def _makenext_one(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
+    def _make_next(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
         for b in self._arguments:
             chunks[next_one(b)] = pool.allocate(self._sizes[b])
 
