@@ -159,7 +159,7 @@ def arguments_let_go_before() -> dict[str, list[bool]]:
     found: dict[str, list[bool]] = {"let go": [], "held": []}
     tf.random.normal((2**20,))  # what is free now is one chunk
     for is_let_go in (True, False, True):
-        first, second = tf.random.normal((2**14,)), tf.random.normal((2**15,))
+        first, second = heap.buffer(device, 2**16), heap.buffer(device, 2**17)
         tenant = Tenant("step", device, NotImplemented)
         with in_their_places([tenant], (first, second), {}, (first, second)):
             pass
@@ -167,7 +167,7 @@ def arguments_let_go_before() -> dict[str, list[bool]]:
         tenant.in_use, _ = memory.memory_info(device)
         if is_let_go:
             del first, second
-        other, adopted = tf.random.normal((2**14,)), tensor_of(np.zeros(2**15, np.float32))
+        other, adopted = heap.buffer(device, 2**16), tensor_of(np.zeros(2**17, np.uint8))
         if not is_let_go:
             del first, second
         with in_their_places([tenant], (other, adopted), {}, (other, adopted)):
