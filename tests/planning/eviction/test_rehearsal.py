@@ -110,6 +110,28 @@ def test_what_is_looked_at_once_stays() -> None:
     assert rehearse(problem, 12, Scoring()).peak_bytes == 12
 
 
+@pytest.mark.parametrize("view", ["CheckNumerics", "Reshape"])
+def test_what_reads_a_view_that_is_made_once_is_not_made_again(view: str) -> None:
+    """`b` may leave only if `k` is no check: `a` is gone once `b` is made."""
+    problem = problem_of(f"""
+        x = _Arg() [1] @{DEVICE}
+        a = MatMul(x:0) [4] @{DEVICE}
+        k = {view}(a:0) [4] @{DEVICE}
+        r = Reshape(k:0) [4] @{DEVICE}
+        b = MatMul(r:0) [4] @{DEVICE}
+        c = MatMul(b:0) [4] @{DEVICE}
+        d = MatMul(c:0) [8] @{DEVICE}
+        e = MatMul(d:0) [1] @{DEVICE}
+        f = MatMul(e:0, b:0) [1] @{DEVICE}
+        return f:0""")
+    if view == "Reshape":
+        made = names(problem, rehearse(problem, 13, Scoring()))
+        assert {"a/clone1", "k/clone1", "r/clone1", "b/clone1"} <= set(made)
+        return
+    with pytest.raises(Unreachable):
+        rehearse(problem, 13, Scoring())
+
+
 def test_a_limit_below_what_one_node_needs_cannot_be_kept() -> None:
     with pytest.raises(Unreachable):
         rehearse(problem_of(EXAMPLE), 7, Scoring())

@@ -7,7 +7,7 @@ rehearsals of one graph in one order share one problem, which none of them chang
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class EvictionProblem:
       stays: whether each storage is returned by the function.
       contents: of the variables that each node reads: (bytes, when they are updated).
       fixed: values that nothing is gained by evicting, or that no pass can name.
+      once: views that may not be made again, and views of these.
       unsent: values that no copy may stand for: what a kernel passes to its gradient comes with its
         own output, and the kernel that runs without it rounds otherwise.
       may_repeat: whether each node may run once more.
@@ -69,7 +70,9 @@ class EvictionProblem:
                 self.stays[self.storage[value]] = True
         self.unsent = {form.first[n] for n, value in form.passed.items() if form.uses[value]}
         crossing = (value for value in self.unsent if self.is_sent[value])
-        self.fixed = {*form.pinned, *form.passed.values(), *crossing, *self._viewed_once()}
+        self.once = self._once()
+        viewed = (self.storage[value] for value in self.once)
+        self.fixed = {*form.pinned, *form.passed.values(), *crossing, *viewed}
         self.given = [v for v, s in enumerate(self.storage) if s == v and self._is_given(v)]
         self.contents = self._contents()
         self.may_repeat = [self._may_repeat(node) for node in range(len(form.names))]
@@ -138,17 +141,22 @@ class EvictionProblem:
     def _is_given(self, value: int) -> bool:
         return self.form.is_input[self.form.producer[value]]
 
-    def _viewed_once(self) -> Iterator[int]:
-        """Storages with a view that may not be made again, as it would be of what comes back."""
+    def _once(self) -> set[int]:
+        """Views that may not be made again, as of what comes back they would be; views of these."""
+        found: set[int] = set()
         for value, storage in enumerate(self.storage):
+            node = self.form.producer[value]
             is_view = storage not in (-1, value)
-            if is_view and not self.form.may_repeat[self.form.producer[value]]:
-                yield storage
+            if is_view and (not self.form.may_repeat[node] or self.form.source[node] in found):
+                found.add(value)
+        return found
 
     def _may_repeat(self, node: int) -> bool:
         form, outputs = self.form, self.outputs(node)
         if len(outputs) > 1 and not form.pinned.isdisjoint(outputs):
             return False  # a clone would make anew what somebody still refers to
+        if not self.once.isdisjoint(form.reads[node]):
+            return False  # the buffer may be gone by then, and what is made anew has no such view
         if self.on_host[node] or not form.may_repeat[node] or form.kind[node] not in (PLAIN, VIEW):
             return False
         return not any(self.is_sent[value] for value in outputs)
