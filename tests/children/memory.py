@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import TestCase, mock
 
+import tfmem
 from tests.children.host import MIB, raised
 from tfmem.functions.resolve import with_room
 from tfmem.planning.request import Request
@@ -291,3 +292,22 @@ def constants() -> dict[str, Any]:
         "budget": plan.budget,
         "is noop": plan.is_noop,
     }
+
+
+def no_room_for_variables() -> tuple[str, str, int]:
+    """What is raised where a function's own variables have no room: its type, text, plans made."""
+    import tensorflow as tf
+
+    made: list[tf.Variable] = []
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        if not made:
+            made.extend(tf.Variable(tf.random.normal((1024, 1024))) for _ in range(8))
+        return tf.reduce_sum(x @ made[0])
+
+    optimized = tfmem.optimize(step, budget="15MiB")
+    try:
+        optimized(tf.zeros((4, 1024)))
+    except tfmem.Error as error:
+        return type(error).__name__, str(error), len(optimized.plans)
+    return "", "", len(optimized.plans)

@@ -64,3 +64,16 @@ def test_real_messages_are_understood() -> None:
         assert found["nbytes"] == 60 * MIB, name
         assert found["nodes"] == [name], name
         assert 30 * MIB <= found["peak"] <= 64 * MIB, name
+
+
+@pytest.mark.memory
+def test_what_a_function_makes_and_has_no_room_for_is_a_budget_that_cannot_be_met() -> None:
+    outcome = run_limited(
+        "tests.children.memory:no_room_for_variables", limit_bytes=16 * MIB, timeout=120
+    )
+    assert outcome.status == "ok", outcome.error + outcome.output
+    kind, text, plans = outcome.result
+    assert kind == "BudgetError"
+    assert "step is out of memory while it is traced" in text
+    assert "shape[1024,1024]" in text
+    assert plans == 0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from tfmem.bridge.calls import fresh
+from tfmem.errors import BudgetError
+from tfmem.functions.failures import failure_of, is_failure
 from tfmem.functions.resolve import have_room
 from tfmem.options import Options
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
@@ -22,6 +26,9 @@ def traced(
 
     Returns:
       The tf.function, which is another one if it was traced anew; its concrete function.
+
+    Raises:
+      BudgetError: what is made while it is traced has no room.
     """
     first = requests[0]
     strategy = options.strategy or TensorFlowMem()
@@ -30,10 +37,26 @@ def traced(
     def may_place(nbytes: int) -> bool:
         return strategy.may_place(nbytes) and creation.has_room(nbytes, host)
 
-    with creation.created_on(host, may_place) as created:
+    with creation.created_on(host, may_place) as created, _with_a_reason(original):
         concrete = original.get_concrete_function(*args, **kwargs)
     if created and options.strategy is None and have_room(created, concrete, first):
         variables.move_variables(created, first.device)
         original = fresh(original)
         concrete = original.get_concrete_function(*args, **kwargs)
     return original, concrete
+
+
+@contextmanager
+def _with_a_reason(original: Any) -> Iterator[None]:
+    """Says what it means that a function is out of memory while it is traced."""
+    try:
+        yield
+    except Exception as error:
+        if not is_failure(error):
+            raise
+        raise BudgetError(
+            f"{original.python_function.__name__} is out of memory while it is traced, which makes "
+            "its variables, such as those of an optimizer, before anything can be planned: "
+            f"{failure_of(error).said}. Raise the limit of the device, or free what else is held "
+            "there"
+        ) from error
