@@ -71,6 +71,7 @@ def beside_arrays() -> dict[str, bool]:
         "what fills a region": region is not None and region.nbytes == 2**24,
         "constants": all(chunks.holds(device, one) == is_there for one, is_there in constants),
         "copies": any(is_there for _, is_there in constants),
+        "again": all(chunks.holds(device, one) == is_there for one, is_there in constants),
         "one of the adopted": any(chunks.holds(device, one) for one in adopted),
         "as large as a region": any(array.nbytes == 2**24 for array in fit),
     }

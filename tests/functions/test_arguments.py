@@ -51,7 +51,7 @@ def test_what_lies_in_a_region_between_arrays_is_the_allocators() -> None:
     assert outcome.status == "ok", outcome.error + outcome.output
     sure = {"near": True, "as large as a region": True}
     own = dict.fromkeys(
-        ("all of the made", "chunks", "constants", "copies", "what fills a region"), True
+        ("all of the made", "chunks", "constants", "copies", "again", "what fills a region"), True
     )
     assert outcome.result == {**sure, **own, "one of the adopted": False}
 

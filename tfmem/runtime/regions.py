@@ -98,18 +98,22 @@ class Regions:
             return False
         if not may_be_array and any(_is_beside(begin, place, limit) for place in places):
             return True
-        if is_missing := self._is_in_missing(device, begin):
+        if is_in_one := self._is_in_region(device, begin):
             places.add(begin)
-        return is_missing
+        return is_in_one
 
-    def _is_in_missing(self, device: str, begin: int) -> bool:
-        """Whether a region is around an address, which may not be among those known so far."""
+    def _is_in_region(self, device: str, begin: int) -> bool:
+        """Whether a region that is known begins at an address, or one that is missing is around."""
         for place in self._places[device] - self._around.keys():
             self._around[place] = around(place)
         known = dict(filter(None, map(self._around.get, self._places[device])))
+        if begin in known:
+            return True
         missing = self._sums.get(device, 0) - sum(known.values())
-        first, nbytes = around(begin) or (0, 0) if missing >= _LEAST_REGION else (0, 0)
-        return first in known or 0 < nbytes <= missing
+        if missing < _LEAST_REGION or (found := around(begin)) is None:
+            return False
+        first, nbytes = found
+        return first in known or nbytes <= missing
 
 
 regions = Regions()
