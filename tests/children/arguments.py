@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 from tfmem.bridge.calls import canonical_arguments, flat_arguments
@@ -10,6 +11,7 @@ from tfmem.bridge.elements import tensor_of
 from tfmem.functions.arguments import in_their_places, keep, lying, stand_ins, with_passed
 from tfmem.functions.entry import Tenant
 from tfmem.runtime import chunks, devices, heap, memory
+from tfmem.runtime.regions import regions
 
 
 def absent_arguments() -> dict[str, tuple[int, int]]:
@@ -71,10 +73,23 @@ def beside_arrays() -> dict[str, bool]:
         "what fills a region": region is not None and region.nbytes == 2**24,
         "constants": all(chunks.holds(device, one) == is_there for one, is_there in constants),
         "copies": any(is_there for _, is_there in constants),
+        "all that fill a region": all(
+            regions.hold(device, begin, 3_000_000, 2**26) for begin in _blocks(2**22)
+        ),
         "again": all(chunks.holds(device, one) == is_there for one, is_there in constants),
         "one of the adopted": any(chunks.holds(device, one) for one in adopted),
         "as large as a region": any(array.nbytes == 2**24 for array in fit),
     }
+
+
+def _blocks(nbytes: int) -> list[int]:
+    """Addresses of what the C library gives where TensorFlow asks for a region."""
+    libc, found = ctypes.CDLL(None), []
+    for _ in range(8):
+        pointer = ctypes.c_void_p()
+        assert libc.posix_memalign(ctypes.byref(pointer), 64, nbytes) == 0
+        found.append(int(pointer.value or 0))
+    return found
 
 
 def _constant(device: str, array: Any) -> tuple[Any, bool]:

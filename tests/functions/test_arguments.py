@@ -50,9 +50,8 @@ def test_what_lies_in_a_region_between_arrays_is_the_allocators() -> None:
     outcome = run_limited("tests.children.arguments:beside_arrays", limit_bytes=2**27, timeout=120)
     assert outcome.status == "ok", outcome.error + outcome.output
     sure = {"near": True, "as large as a region": True}
-    own = dict.fromkeys(
-        ("all of the made", "chunks", "constants", "copies", "again", "what fills a region"), True
-    )
+    kinds = ("all of the made", "chunks", "constants", "copies", "again", "what fills a region")
+    own = dict.fromkeys((*kinds, "all that fill a region"), True)
     assert outcome.result == {**sure, **own, "one of the adopted": False}
 
 

@@ -54,6 +54,12 @@ def test_an_argument_that_may_be_larger_lies_beside_the_next_if_it_is() -> None:
     assert put(x, y, padding=1.5) == "v4 z1.5 x3y2 free8 free1 free16"
 
 
+def test_an_argument_of_which_only_the_begin_is_known_is_padded_as_others() -> None:
+    x = Lying("x", 1, 2 * MIB, 0, is_beside=False)
+    assert put(x) == "v4 y2 z1 free8 free1 x2 free16"
+    assert put(x, padding=1.5) == "v4 y3 z1.5 free8 free1 x3 free16"
+
+
 def step(*lying: Lying) -> Replay:
     graph = parse(f"""
         x = _Arg() [{4 * MIB}] @{DEVICE}

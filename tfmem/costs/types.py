@@ -75,7 +75,7 @@ class Lying:
       name: of its node.
       above: how many of the free chunks have higher addresses.
       nbytes: of its chunk at least.
-      most: bytes of its chunk at most: what follows begins there, or it is a guess.
+      most: bytes of its chunk at most: what follows begins there; 0 if nothing tells.
       is_beside: whether it begins where the one before it ends, if that has the most.
     """
 

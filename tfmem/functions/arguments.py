@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.inputs import Passed, is_variable
-from tfmem.costs.types import GRAIN, Lying
+from tfmem.costs.types import Lying
 from tfmem.errors import Error
 from tfmem.functions.entry import Tenant
 from tfmem.graph import device_names
@@ -27,9 +27,6 @@ from tfmem.runtime import chunks, devices, heap, memory
 from tfmem.runtime.chunks import Chunk
 from tfmem.runtime.heap import Heap
 from tfmem.runtime.regions import around
-
-_PADDED = 1.5
-"""Times what was asked for: a guess at what a chunk has, which may have up to twice as much."""
 
 
 def with_passed(captured: Captured, flat: Sequence[Any], given: Any) -> Captured:
@@ -96,9 +93,8 @@ def lying(
     known, end = [], 0
     for begin, (name, chunk) in sorted(places.items()):
         above = sum(other > begin for other in found.begins) + last
-        most, guess = following.get(begin, begin) - begin, int(_PADDED * chunk.nbytes)
-        most = most if chunk.nbytes <= most < 2 * chunk.nbytes else guess // GRAIN * GRAIN
-        most = chunk.nbytes if chunk.is_sure else most
+        gap = chunk.nbytes if chunk.is_sure else following.get(begin, begin) - begin
+        most = gap if chunk.nbytes <= gap < 2 * chunk.nbytes else 0  # a chunk has less than twice
         known.append(Lying(name, above, chunk.nbytes, most, is_beside=begin == end))
         end = begin + most
     return tuple(known)

@@ -20,6 +20,9 @@ from tfmem.graph import device_names
 from tfmem.runtime import devices, heap, memory
 from tfmem.runtime.regions import regions
 
+_REFERENCES = (tf.string, tf.resource, tf.variant)
+"""Types of tensors that are not of numbers or truths."""
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -65,30 +68,37 @@ def place_of(device: str, tensor: Any) -> range | None:
     Returns:
       None if it lies elsewhere, or nothing tells where.
     """
-    if tensor.dtype in (tf.string, tf.resource, tf.variant):
+    if (place := _place(device, tensor)) is not None:
+        return place
+    told = _told(device, tensor)
+    return range(told.begin, told.end) if told else None
+
+
+def chunk_of(device: str, tensor: Any) -> Chunk | None:
+    """The chunk in which an eager tensor lies; arguments and None as of `place_of`."""
+    place, told = _place(device, tensor), _told(device, tensor)
+    if told is not None or place is None:
+        return told
+    return Chunk(place.start, -(-len(place) // GRAIN) * GRAIN, is_sure=False)
+
+
+def _place(device: str, tensor: Any) -> range | None:
+    """The addresses that a tensor takes on a CPU, if they say that they are its allocator's."""
+    if device_names.kind(device) != "CPU" or tensor.dtype in _REFERENCES:
         return None
-    if device_names.kind(device) != "CPU":
-        told = _told(device, tensor)
-        return range(told.begin, told.end) if told else None
     begin, nbytes = _address(tensor), int(tensor.shape.num_elements()) * int(tensor.dtype.size)
     if not regions.is_known(device):
         regions.note(device, ())  # whatever comes of it, it is looked for once
         heap.measured(device)
     limit = memory.device_limit(device) or 0
-    is_there = (nbytes and regions.hold(device, begin, nbytes, limit)) or _told(device, tensor)
+    is_there = nbytes and regions.hold(device, begin, nbytes, limit)
     return range(begin, begin + nbytes) if is_there else None
-
-
-def chunk_of(device: str, tensor: Any) -> Chunk | None:
-    """The chunk in which an eager tensor lies; arguments and None as of `place_of`."""
-    place = place_of(device, tensor)
-    if place is None:
-        return None
-    return _told(device, tensor) or Chunk(place.start, -(-len(place) // GRAIN) * GRAIN, False)
 
 
 def _told(device: str, tensor: Any) -> Chunk | None:
     """The chunk of a tensor if TensorFlow tells it."""
+    if tensor.dtype in _REFERENCES:
+        return None
     try:
         told = _seers.told_of(device, tensor)
     except tf.errors.OpError:  # logical devices that a session does not know

@@ -54,17 +54,14 @@ class Regions:
         self._sums: dict[str, int] = {}
         self._around: dict[int, tuple[int, int] | None] = {}
 
-    def note(self, device: str, begins: Iterable[int], limit: int = 0) -> None:
-        """Remembers where chunks of a device begin, but those beside others within a limit."""
-        places = self._places.setdefault(device, set())
-        for begin in begins:
-            if not any(_is_beside(begin, place, limit) for place in places):
-                places.add(begin)
+    def note(self, device: str, begins: Iterable[int]) -> None:
+        """Remembers where chunks of a device begin."""
+        self._places.setdefault(device, set()).update(begins)
 
     def note_first(self, device: str, begin: int) -> None:
         """Remembers a chunk of a device's allocator if it is the first of a region."""
         if not _is_far(begin) and _region_of(_block_length(begin), _MORE):
-            self._places.setdefault(device, set()).add(begin)
+            self.note(device, (begin,))
 
     def count(self, device: str, nbytes: int) -> None:
         """Remembers how many bytes those regions take whose bytes are a power of two."""
@@ -78,8 +75,9 @@ class Regions:
         """Whether so many bytes from an address on are a chunk of a CPU's allocator.
 
         Chunks of a region are a multiple of a grain apart. Near a region that lies between arrays,
-        one part of a larger array in four is taken for a chunk. Where no chunk is known, or an
-        array of its own would have a block like a region's, it is a region's if one is missing
+        one part of a larger array in four is taken for a chunk. A chunk that fills a region has no
+        other beside it, and begins where the C library gave as much as regions have. If an array of
+        its own would have such a block, or no chunk is near, it is a region's if one is missing
         among those that are known.
 
         Args:
@@ -94,9 +92,11 @@ class Regions:
             return is_beside or begin % GRAIN == _BEGIN
         length = _block_length(begin)
         may_be_array = _LENGTH <= length - nbytes < _MOST_OWN
-        if may_be_array and not _region_of(length, _MORE):
+        is_like_region = bool(_region_of(length, _MORE))
+        if may_be_array and not is_like_region:
             return False
-        if not may_be_array and any(_is_beside(begin, place, limit) for place in places):
+        is_near = any(_is_beside(begin, place, limit) for place in places)
+        if not may_be_array and (is_near or is_like_region):
             return True
         if is_in_one := self._is_in_region(device, begin):
             places.add(begin)

@@ -52,8 +52,8 @@ class Beginning:
           pool: the allocator, in which no chunk is free yet.
           caller: who calls; of arguments that he has made ahead nothing is known.
           free: bytes of the chunks that each free chunk was made to.
-          padding: by how much the chunks of arguments are larger, where nothing is known; where
-            it is above 1, others have the most.
+          padding: by how much the chunks of arguments are larger, where nothing tells the most;
+            where it is above 1, others have the most.
           is_joined: whether arguments lie side by side, where that is open.
         """
         chunks: dict[int, Chunk] = {}
@@ -61,7 +61,7 @@ class Beginning:
         def give(sizes: Mapping[int, int]) -> None:
             chunks.update(zip(sizes, pool.given(*sizes.values()), strict=True))
 
-        runs = [] if caller.is_fed else list(self._runs(padding > 1.0))
+        runs = [] if caller.is_fed else list(self._runs(padding))
         known = {b for _, run in runs for b in run}
         for group in self._groups(is_joined, caller):
             give({b: self._size(b, padding) for b in group if b not in known})
@@ -83,7 +83,7 @@ class Beginning:
         taken = [pool.given(int(padding * nbytes) // GRAIN * GRAIN)[0] for nbytes in self.taken]
         return [*taken, *rows]
 
-    def _runs(self, is_padded: bool) -> Iterator[tuple[int, dict[int, int]]]:
+    def _runs(self, padding: float) -> Iterator[tuple[int, dict[int, int]]]:
         """Arguments whose places are known, side by side: free chunks above them, their bytes."""
         numbers = {name: b for b, name in self.arguments.items()}
         run, above, is_whole = dict[int, int](), 0, False
@@ -93,7 +93,8 @@ class Beginning:
                 yield above, run
                 run = {}
             if b is not None:
-                run[b], above = one.most if is_padded else one.nbytes, one.above
+                padded = one.most or self._size(b, padding)
+                run[b], above = padded if padding > 1.0 else one.nbytes, one.above
                 is_whole = run[b] == one.most
         if run:
             yield above, run
