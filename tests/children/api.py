@@ -51,7 +51,7 @@ def hosted(path: str) -> dict[str, Any]:
         facts["slots_on_host"] = sum(v.device == device for v in optimizer.variables) >= 12
         facts["difference"] = difference(expected, model)
         facts["evaluation"][1] = float(optimized_score(x))
-        facts["old"] = raised(lambda: score(x))
+        facts["old"] = float(score(x))
         facts["restored"] = restored(model, expected)
     return facts
 

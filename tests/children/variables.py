@@ -7,6 +7,7 @@ import os
 import tempfile
 from typing import Any
 
+import tfmem
 from tests.children.host import MIB, raised
 from tfmem.graph import device_names
 from tfmem.runtime import creation, devices, host, memory, variables
@@ -42,8 +43,8 @@ def moving() -> dict[str, Any]:
         facts["device"] = variable.device == device
         facts["identity"] = identity == (id(variable), variable.name, variable._unique_id)
         facts["value"] = exact(variable)
-        facts["old"] = {name: raised(function) for name, function in old.items()}
-        facts["nested"] = raised(traced)
+        facts["nested"] = [float(traced()), first[1]]
+        facts["old"] = done(old, variable)
         facts["new"] = [float(functions(variable)["read"]()), first[0]]
         facts["checkpoint"] = round_trip(variable)
 
@@ -53,7 +54,7 @@ def moving() -> dict[str, Any]:
         facts["back"] = [device_names.is_local(variable.device), exact(variable)]
         variables.pin([variable, variable], device)  # the host stands for a GPU
         facts["pinned"] = [device_names.is_local(variable.device), exact(variable)]
-        facts["old_on_host"] = raised(back["read"])
+        facts["old_on_host"] = done(back, variable)
         facts["checkpoint_back"] = round_trip(variable)
         facts["host_bytes"] = host.running().memory().current_bytes
     return facts
@@ -80,13 +81,31 @@ def functions(variable: Any) -> dict[str, Any]:
     return made
 
 
+def done(functions: dict[str, Any], variable: Any) -> dict[str, Any]:
+    """What functions give that were traced before a move, and what they do to the variable."""
+    read, gradient = float(functions["read"]()), float(functions["gradient"]())
+    functions["add"]()
+    added = float(variable[0, 0, 0])
+    functions["assign"]()
+    assigned = float(variable[2, 31, 7])
+    variable.assign(wanted(variable))
+    return {"read": read, "gradient": gradient, "add": added, "assign": assigned}
+
+
 def exact(variable: Any) -> bool:
     """Whether each element is what it was made with."""
     import tensorflow as tf
 
     with tf.device(variable.device):
-        wanted = tf.reshape(tf.range(NBYTES // 4, dtype=tf.float32), SHAPE)
-        return bool(tf.reduce_all(variable == wanted))
+        return bool(tf.reduce_all(variable == wanted(variable)))
+
+
+def wanted(variable: Any) -> Any:
+    """What the variable was made with, where it is."""
+    import tensorflow as tf
+
+    with tf.device(variable.device):
+        return tf.reshape(tf.range(NBYTES // 4, dtype=tf.float32), SHAPE)
 
 
 def round_trip(variable: Any) -> bool:
@@ -236,7 +255,27 @@ def made_on_the_host() -> dict[str, Any]:
             slots(dense, tf_keras.optimizers.Adam()),
             slots(local, keras.optimizers.Adam()),
         )
+        facts["nested"] = made_in_a_nested_function()
     return facts
+
+
+def made_in_a_nested_function() -> list[Any]:
+    """What an optimised step counts in a variable that a function within it makes, and where."""
+    import tensorflow as tf
+
+    made: list[Any] = []
+
+    @tf.function
+    def inner(x: Any) -> Any:
+        if not made:
+            with tf.init_scope():
+                made.append(tf.Variable(tf.zeros([MIB // 4, 2])))
+        made[0].assign_add(x)
+        return tf.reduce_sum(made[0])
+
+    step = tfmem.optimize(tf.function(lambda x: inner(x)), budget="100MiB", profile="static")
+    ones = tf.ones([MIB // 4, 2])
+    return [float(step(ones)), float(step(ones)), device_names.is_local(made[0].device)]
 
 
 def lazily_made() -> list[Any]:

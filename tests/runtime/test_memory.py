@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from tests.children import memory
 from tests.children.host import MIB
 from tfmem import Error
+from tfmem.bridge.traces import HeapEvent
+from tfmem.runtime import heap
 from tfmem.runtime.limited import Outcome, is_out_of_memory, run_limited
 from tfmem.simulation.allocator import parted
 
@@ -198,6 +202,13 @@ def test_what_a_nearly_full_allocator_may_still_take_is_measured():
     assert sorted(left) == sorted(free)[:2] == pytest.approx([260 * 1024, 404 * 1024], abs=512)
     assert still_unclaimed == pytest.approx(unclaimed, abs=2**16)
     assert unclaimed > MIB
+
+
+def test_where_nothing_is_free_no_part_of_it_is():
+    """TensorFlow reports no number for a part of nothing, whatever is thought to be left."""
+    full = HeapEvent(True, 2**12, 256, 256, 2**20, math.nan, "op")
+    assert heap._largest_chunk(full, pool=2**21) == 0
+    assert heap._largest_chunk(replace(full, fragmentation=0.25), pool=2**21) == 3 * 2**18
 
 
 def test_what_would_be_folded_is_not_kept_on_the_device():

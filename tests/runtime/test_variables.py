@@ -51,15 +51,16 @@ def test_moving_frees_the_old_memory_and_needs_no_second_copy(moving):
     assert moving["host_bytes"] < MIB
 
 
-@pytest.mark.parametrize("name", ["read", "add", "assign", "gradient"])
-def test_a_function_traced_before_the_move_fails_loudly(moving, name):
-    assert moving["old"][name].split(":")[0] in ("FailedPreconditionError", "InvalidArgumentError")
-    assert "variable_moved_by_tfmem" in moving["old"][name]
+@pytest.mark.parametrize("when", ["old", "old_on_host"])
+def test_functions_traced_before_a_move_use_the_variable_where_it_is(moving, when):
+    """To the host and back: what they read, what they write, and gradients."""
+    _, read = moving["new"]
+    assert read > 0
+    assert moving[when] == {"read": read, "gradient": 2.0, "add": 5.0, "assign": 0.0}
 
 
-def test_functions_that_call_or_came_from_elsewhere_fail_too(moving):
-    assert "variable_moved_by_tfmem" in moving["nested"]
-    assert "variable_moved_by_tfmem" in moving["old_on_host"]
+def test_functions_that_call_others_traced_before_use_it_too(moving):
+    assert moving["nested"][0] == moving["nested"][1]
 
 
 def test_functions_traced_after_the_move_work(moving):
@@ -125,6 +126,11 @@ def test_slots_made_while_tracing_are_on_the_host(made):
         assert len(slots) >= 2
         assert all(slots)
     assert made["keras_moved"] == [False]
+
+
+def test_what_a_nested_function_makes_moves_home_with_its_trace(made):
+    """Keras 3 makes its optimizers' slots in one, which is not traced again with the step."""
+    assert made["nested"] == [MIB // 2, MIB, True]
 
 
 def test_variables_that_share_a_buffer_get_one_each_where_there_is_room() -> None:

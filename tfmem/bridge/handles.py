@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
-# Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
+# Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
+from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from tfmem.errors import Error
@@ -60,3 +64,27 @@ def exchange(variable: Any, twin: Any) -> Any:
     handle._name, handle._unique_id = variable._handle_name, variable._unique_id
     variable._handle = handle
     return old
+
+
+def rebind(exchanged: Iterable[tuple[Any, Any]]) -> None:
+    """Lets every live function that captured an old handle use the new one instead.
+
+    A function keeps what it captured in its graph, by the identity of the tensor, and once more as
+    what is passed at each call. Within it nodes go where their variables are, unless the user
+    put them on a device.
+
+    Args:
+      exchanged: pairs of an old handle and the new one.
+    """
+    new = {id(old): handle for old, handle in exchanged}
+    for item in gc.get_objects():
+        kind = type(item)
+        if issubclass(kind, FuncGraph):
+            captures = item.captures
+            if any(id(tensor) in new for tensor, _ in captures):
+                outer, inner = zip(*captures, strict=True)
+                item._function_captures.reset_captures([new.get(id(t), t) for t in outer], inner)
+        elif issubclass(kind, ConcreteFunction):
+            passed = item._captured_inputs
+            if any(id(tensor) in new for tensor in passed):
+                item.set_external_captures([new.get(id(t), t) for t in passed])

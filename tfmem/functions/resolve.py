@@ -12,6 +12,7 @@ import tensorflow as tf
 from tfmem.bridge.capture import Captured
 from tfmem.costs.types import GRAIN, Lying
 from tfmem.errors import Error, HostMemoryError
+from tfmem.graph import device_names
 from tfmem.options import Options
 from tfmem.plan import Plan
 from tfmem.planning.request import Request
@@ -144,14 +145,14 @@ def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> R
 
     What it may still take from the system it takes now, as one region, before probes and steps make
     several of it. One chunk of what its limit leaves, if nothing tells what is free. None if it has
-    no limit, or grows and has one so far above the budget that it does not matter.
+    no limit, or grows and has one that does not matter.
 
     Args:
       request: for the device.
       where: tells between which of the free chunks arguments lie.
     """
     limit, region = memory.device_limit(request.device), memory.region_bytes(request.device)
-    if limit is None or (region is None and limit > _AMPLE * (request.budget or 0)):
+    if limit is None or (region is None and _is_far(limit, request)):
         return replace(request, room=None, lying=())
     heap.claim(request.device)
     found = heap.measured(request.device)
@@ -161,6 +162,16 @@ def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> R
         return replace(request, room=(max(GRAIN, (region or limit) - current),), lying=())
     room = *found.free, *([found.unclaimed] if found.unclaimed else [])
     return replace(request, room=room, lying=where(found))
+
+
+def _is_far(limit: int, request: Request) -> bool:
+    """Whether a limit is far above the budget, or above what a CPU has (so is its default)."""
+    if limit > _AMPLE * (request.budget or 0):
+        return True
+    if device_names.kind(request.device) != "CPU":
+        return False
+    free = host_module.free_bytes(request.device)
+    return free is not None and limit > free + memory.memory_info(request.device)[0]
 
 
 def bytes_beside(captured: Captured, request: Request) -> int:

@@ -294,8 +294,7 @@ def _all_chunks(device: str, pool: int, largest: int) -> _Chunks:
         with traced(device) as events:
             filled[hidden.start] = buffer(device, len(hidden))
         (last,) = _of_size(events, len(hidden), 1)
-        rest = pool - last.in_use  # of which a part is reported, unless it is nothing
-        left = int(rest * (1 - last.fragmentation)) if rest >= LEAST_CHUNK else 0
+        left = _largest_chunk(last, pool)
         if left < LEAST_CHUNK:
             break
         more, others, hidden = _free_chunks(device, left)
@@ -306,6 +305,15 @@ def _all_chunks(device: str, pool: int, largest: int) -> _Chunks:
         tail = range(start, start + found[start])
         del filled[start]
     return found, held | filled, tail
+
+
+def _largest_chunk(last: HeapEvent, pool: int) -> int:
+    """Bytes of the largest free chunk after an event, as far as `pool` is known; 0 if none is.
+
+    Where nothing is free its part of that is reported as no number, and `pool` is not exact.
+    """
+    rest = pool - last.in_use
+    return 0 if math.isnan(last.fragmentation) else int(rest * (1 - last.fragmentation))
 
 
 def _free_chunks(device: str, largest: int) -> _Chunks:

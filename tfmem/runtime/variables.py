@@ -5,18 +5,15 @@ device. Moving it means to fill a new resource elsewhere and to exchange the han
 name and what else identifies it stay, so optimizers and checkpoints know it as before.
 
 The handle counts references (TensorFlow 2.21: `DestroyResourceOp` does nothing to it), so a
-function traced earlier keeps the old resource alive, reads the old value, and writes where nobody
-looks. That is why a move also takes the old handle out of every live function and puts a *dead* one
-in its place: the handle of a resource of another type, which every op on variables refuses by name.
+function traced earlier would keep the old resource alive, read the old value, and write where
+nobody looks. That is why a move also gives every live function the new handle.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from types import FrameType
 from typing import Any
 
 from tfmem.bridge import handles
@@ -27,8 +24,6 @@ from tfmem.runtime import host as host_module
 
 _CHUNK_BYTES = 2**25
 """Most bytes of a variable in flight to another process at a time."""
-
-_DEAD = "variable_moved_by_tfmem__make_the_tf.function_anew"
 
 
 class _Record:
@@ -63,9 +58,8 @@ def move_variables(variables: Sequence[Any], device: str) -> None:
     """Moves existing variables to another device: all of them, or on failure none.
 
     Values, names and Python identity stay; checkpoints save and restore them as before. The memory
-    on the old device is freed. A function traced before the move that uses one of them raises when
-    it is called (`tf.errors.FailedPreconditionError` where it reads, `InvalidArgumentError` where
-    it writes; both name the dead variable); make that function anew.
+    on the old device is freed. A function traced before the move uses them where they are now.
+    What took a variable's handle otherwise finds it empty: data sets whose functions use it.
     Large variables cross to another process in pieces, so no second copy is made here.
 
     Args:
@@ -269,41 +263,14 @@ def _exchange(variables: Sequence[Any], twins: Sequence[Any]) -> None:
     """Gives each variable its twin's resource, and ends the old ones."""
     old = [handles.exchange(*pair) for pair in zip(variables, twins, strict=True)]
     _record.moves += len(old)
+    handles.rebind((handle, v.handle) for handle, v in zip(old, variables, strict=True))
     for handle, variable in zip(old, variables, strict=True):
         _empty(handle, variable.dtype)
-    _bury(old)
 
 
 def _empty(handle: Any, dtype: Any) -> None:
-    """Frees an old resource's memory, whoever still refers to it."""
+    """Frees an old resource's memory, whoever still refers to it, such as a data set."""
     import tensorflow as tf
 
     with tf.device(handle.device):
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([0], dtype))
-
-
-def _bury(gone: list[Any]) -> None:
-    """Puts a dead handle in the place of each of `gone` in every live function.
-
-    Functions keep captured tensors in lists and dictionaries, which the garbage collector knows.
-    """
-    import tensorflow as tf
-
-    known = {id(handle) for handle in gone}
-    dead: dict[str, Any] = {}
-    for handle in gone:
-        if handle.device not in dead:
-            with tf.device(handle.device):
-                dead[handle.device] = tf.raw_ops.MutexV2(container="", shared_name=_DEAD)
-    for holder in gc.get_referrers(*gone):
-        if holder is gone or isinstance(holder, FrameType):
-            continue
-        if isinstance(holder, list):
-            items: Any = enumerate(holder)
-        elif isinstance(holder, dict):
-            items = list(holder.items())
-        else:
-            continue
-        for key, value in items:
-            if id(value) in known:
-                holder[key] = dead[value.device]
