@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfmem
-from tests.children.api import WIDTH
+from tests.children.api import ADDITIONS, LAYERS, WIDTH
 from tests.children.host import MIB
 from tests.support.functions import CASES
 from tfmem.runtime.limited import run_limited
@@ -298,8 +298,8 @@ def test_sizes_that_cannot_be_known_are_refused():
         tfmem.optimize(step)(tf.constant(["1 2 3"]))
 
 
-def run(check: str, path: str) -> dict:
-    outcome = run_limited(f"tests.children.api:{check}", path, limit_bytes=400 * MIB, timeout=150)
+def run(check: str, *args: str) -> dict:
+    outcome = run_limited(f"tests.children.api:{check}", *args, limit_bytes=400 * MIB, timeout=150)
     assert outcome.status == "ok", outcome.error + outcome.output
     return outcome.result
 
@@ -332,6 +332,16 @@ def test_variables_move_to_the_host_and_every_number_stays(plain, hosted):
     weight = 4 * WIDTH * WIDTH
     assert hosted["measured"] < hosted["predicted"] * 1.05
     assert hosted["predicted"] < hosted["measured"] * 1.05 + weight
+
+
+@pytest.mark.memory
+def test_updates_by_another_thread_beside_planning_are_not_lost_nor_variables_after_errors():
+    facts = run("beside_updates")
+    assert min(facts["added"]) >= ADDITIONS
+    assert facts["counted"] == [[float(count)] for count in facts["added"]]
+    assert facts["said"].startswith("RewriteError: a bug of tfmem (ValueError: no graph)")
+    assert facts["at home"] == [True] * LAYERS
+    assert facts["kept"] == [float(count) for count in facts["added"]]
 
 
 @pytest.mark.memory

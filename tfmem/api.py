@@ -18,19 +18,18 @@ from typing import Any, overload
 import tensorflow as tf
 
 from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
-from tfmem.bridge.capture import Captured, capture
+from tfmem.bridge.capture import Captured
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
 from tfmem.functions import rewrite, steps
-from tfmem.functions.arguments import with_passed
-from tfmem.functions.contents import with_contents
-from tfmem.functions.decide import as_devices_are, canonical, plan_devices
+from tfmem.functions.decide import as_devices_are, canonical, plan_devices, settle
 from tfmem.functions.entry import Entry, Planned
-from tfmem.functions.failures import failure_of, is_failure, out_of_memory
+from tfmem.functions.failures import failure_of, is_failure, out_of_memory, tells_bugs
 from tfmem.functions.layouts import RENEWALS, layouts
+from tfmem.functions.placed import Placed
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
-from tfmem.functions.tracing import traced
+from tfmem.functions.tracing import captured, traced
 from tfmem.functions.watch import go_on, watch_of
 from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
@@ -187,7 +186,7 @@ class Optimized:
         self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
         self._has_told = False
-        self._moved: list[tuple[Any, str]] = []
+        self._placed = Placed(self.name, self._forget)
         functools.update_wrapper(self, self.original.python_function)
 
     @property
@@ -212,6 +211,12 @@ class Optimized:
 
     def _run(self, entry: Entry, args: Any, kwargs: Any) -> Any:
         """A step that is not watched; one of the original's if a tape wants its gradient."""
+        with variables.stay():
+            if not entry.is_stale:
+                return self._step(entry, args, kwargs)
+        return self(*args, **kwargs)  # another thread has moved variables meanwhile
+
+    def _step(self, entry: Entry, args: Any, kwargs: Any) -> Any:
         try:
             if entry.rewritten is not None and steps.is_recorded(entry, args, kwargs):
                 self._tell_gradient()
@@ -224,11 +229,8 @@ class Optimized:
 
     def _again(self, entry: Entry, args: Any, kwargs: Any, planned: tuple[Planned, ...]) -> Entry:
         """Another entry in the place of one: for plans, its variables home before, or anew."""
-        try:
-            if planned:
-                self.restore_variables()
-        except Error as error:
-            _log.warning("%s: variables stay on the host: %s", self.name, error)
+        if planned:
+            self._placed.try_to_restore()
         made = self._prepared(args, kwargs, planned)
         self._put(entry, made)
         return made
@@ -259,8 +261,8 @@ class Optimized:
         """Plans for these arguments without running a step or placing a variable.
 
         The next call has this plan if that still fits into what is free. The function is traced,
-        which makes the variables that it makes, on the host or on the device. Variables that share
-        a buffer get one each, by a copy: no other thread may update them meanwhile.
+        which makes the variables that it makes, on the host or on the device. No variable that was
+        there before is written.
 
         Raises:
           BudgetError: the budget cannot be met.
@@ -285,8 +287,8 @@ class Optimized:
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What fills the memory of the original, and what budgets would cost; see `explain`."""
         requests = requests_of(self._options)
-        captured = self._capture(requests, args, kwargs)
-        reports = [explained(self.name, captured, one, self._options.profile) for one in requests]
+        found = self._capture(requests, args, kwargs)
+        reports = [explained(self.name, found, one, self._options.profile) for one in requests]
         return replace(reports[0], others=tuple(reports[1:]))
 
     @property
@@ -310,13 +312,7 @@ class Optimized:
           tfmem.Error: they have no room there; nothing has moved.
         """
         with self._lock:
-            groups: dict[str, list[Any]] = {}
-            for variable, device in self._moved:
-                groups.setdefault(device, []).append(variable)
-            variables.move_groups(groups)
-            self._moved.clear()
-            if groups:
-                self._forget()
+            self._placed.restore()
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         entry = self._entries.get(signature_of(args, kwargs))
@@ -344,7 +340,7 @@ class Optimized:
     ) -> Entry:
         if any(entry.is_stale for entry in self._entries.values()):
             self._forget()
-        entry = self._planned(args, kwargs, planned)
+        entry = self._planned(args, kwargs, planned, settles=True)
         if not entry.plan.is_noop:
             entry = self._rewritten(entry)
         if not entry.is_fit:  # what is free is not what it was when the plan was made
@@ -358,37 +354,38 @@ class Optimized:
         self.original = original or fresh(self.original)
         self._entries.clear()
 
-    def _planned(self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = ()) -> Entry:
-        """What is decided, or was before for the same graph."""
+    def _planned(
+        self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = (), settles: bool = False
+    ) -> Entry:
+        """What is decided, or was before for the same graph; variables settle before a step."""
         start, tracing = time.perf_counter(), None
         requests = requests_of(self._options)
-        captured = self._capture(requests, args, kwargs)
-        if not planned or planned[0].graph != canonical(captured.graph):
-            requests = as_devices_are(captured, requests, self._options)
+        found = self._capture(requests, args, kwargs)
+        if not planned or planned[0].graph != canonical(found.graph):
+            if settles:
+                settle(found, requests)
+            requests = as_devices_are(found, requests, self._options)
             accepted = self._accepted.pop(signature_of(args, kwargs), ())
-            planned, tracing = plan_devices(captured, requests, self._options, accepted)
+            planned, tracing = plan_devices(found, requests, self._options, accepted)
         seconds = time.perf_counter() - start
-        watch = watch_of(captured, planned, tracing, self._options)
-        return Entry(self.name, captured, planned, seconds, variables.moves(), watch=watch)
+        watch = watch_of(found, planned, tracing, self._options)
+        return Entry(self.name, found, planned, seconds, variables.moves(), watch=watch)
 
     def _capture(self, requests: tuple[Request, ...], args: Any, kwargs: Any) -> Captured:
         original, concrete = traced(self.original, self._options, requests, args, kwargs)
         if original is not self.original:
             self._forget(original)
-        flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
-        captured = with_contents(capture(concrete, device=requests[0].device, args=flat))
-        return with_passed(captured, flat, (args, kwargs))
+        return captured(original, concrete, requests, args, kwargs)
 
+    @tells_bugs
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()
         graph, bodies = rewrite.rewritten_graph(entry), rewrite.rewritten_bodies(entry)
-        if away := rewrite.variables_to_move(entry):
-            self._moved += [(v, v.device) for group in away.values() for v in group]
-            variables.move_groups(away)
-            self._forget()
-        gc.collect()  # what was traced before holds variables' buffers, and errors arguments
-        rewrite.pin_variables(entry)
-        tenants, rewritten = layouts.move_in(entry), rebuild(entry.captured, graph, bodies)
+        with self._placed.restored_after_errors():
+            self._placed.move(rewrite.variables_to_move(entry))
+            gc.collect()  # what was traced before holds variables' buffers, and errors arguments
+            rewrite.pin_variables(entry)
+            tenants, rewritten = layouts.move_in(entry), rebuild(entry.captured, graph, bodies)
         seconds, moves = entry.seconds + time.perf_counter() - start, variables.moves()
         return replace(entry, tenants=tenants, rewritten=rewritten, seconds=seconds, moves=moves)
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import tfmem
 from tests.children.host import raised
+from tfmem.graph import device_names
 from tfmem.runtime import host, memory
 
 WIDTH, LAYERS, BATCH = 768, 6, 64
+
+ADDITIONS = 200
+"""Least times that each variable is updated beside planning."""
 
 
 def plain(path: str) -> dict[str, Any]:
@@ -53,6 +59,49 @@ def hosted(path: str) -> dict[str, Any]:
         facts["evaluation"][1] = float(optimized_score(x))
         facts["old"] = float(score(x))
         facts["restored"] = restored(model, expected)
+    return facts
+
+
+def beside_updates() -> dict[str, Any]:
+    """What another thread adds while a function is planned, explained, reported and called.
+
+    Its variables begin with one buffer. Then what becomes of them if a rewritten graph cannot be
+    built, once the plan has placed them.
+    """
+    import tensorflow as tf
+
+    begin = tf.zeros([WIDTH, WIDTH])
+    weights = [tf.Variable(begin) for _ in range(LAYERS)]
+    one = tf.ones([WIDTH, WIDTH])
+    step = tf.function(lambda x: [tf.reduce_sum(x @ weight) for weight in weights])
+    counts, is_over = [0] * LAYERS, threading.Event()
+
+    def update() -> None:
+        while not is_over.is_set():
+            for place, weight in enumerate(weights):
+                weight.assign_add(one)
+                counts[place] += 1
+
+    thread = threading.Thread(target=update)
+    thread.start()
+    while min(counts) < ADDITIONS:
+        optimized = tfmem.optimize(step, budget="300MiB")
+        optimized.plan(inputs())
+        optimized.report(inputs())
+        optimized.explain(inputs())
+        optimized(inputs())
+    is_over.set()
+    thread.join()
+    counted = [sorted({*weight.numpy().ravel().tolist()}) for weight in weights]
+    facts: dict[str, Any] = {"added": counts, "counted": counted}
+    with (
+        tfmem.host_process() as device,
+        mock.patch.object(tfmem.api, "rebuild", side_effect=ValueError("no graph")),
+    ):
+        placing = tfmem.optimize(step, host=device, strategy=tfmem.TensorFlowMem())
+        facts["said"] = raised(lambda: placing(inputs()))
+        facts["at home"] = [device_names.is_local(weight.device) for weight in weights]
+        facts["kept"] = [float(weight[3, 5]) for weight in weights]
     return facts
 
 

@@ -52,16 +52,24 @@ def with_passed(captured: Captured, flat: Sequence[Any], given: Any) -> Captured
 
 
 @contextmanager
-def stand_ins(captured: Captured, device: str) -> Iterator[dict[str, Any]]:
+def stand_ins(
+    captured: Captured, device: str, shared: Sequence[int] = ()
+) -> Iterator[dict[str, Any]]:
     """Holds buffers of the size of each absent argument, if there is room for them.
 
     What is measured to be free within the scope is free beside the arguments of any step.
 
+    Args:
+      captured: the function.
+      device: the device.
+      shared: bytes of buffers that variables will get before the first step.
+
     Yields:
-      The buffers, by the names of the arguments.
+      The buffers, by the names of the arguments; those of variables by numbers.
     """
     absent = [one for one in captured.passed if one.device == device and not one.is_there]
-    held = _held(device, {one.name: one.nbytes for one in absent})
+    own = {str(number): nbytes for number, nbytes in enumerate(shared)}
+    held = _held(device, own | {one.name: one.nbytes for one in absent})
     try:
         yield held
     finally:

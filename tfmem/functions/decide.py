@@ -18,6 +18,7 @@ from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError
 from tfmem.functions.arguments import lying, stand_ins
 from tfmem.functions.entry import Planned
+from tfmem.functions.failures import tells_bugs
 from tfmem.functions.lessons import unforeseen
 from tfmem.functions.pricing import Tracing, measured, price
 from tfmem.functions.resolve import bytes_beside, check_host_memory, with_room
@@ -42,26 +43,37 @@ _SLOW = 1.0
 takes part of a second itself."""
 
 
-def as_devices_are(
-    captured: Captured, requests: Iterable[Request], options: Options
-) -> tuple[Request, ...]:
-    """Requests with what devices hold now, what they have free, and what steps before taught.
+@tells_bugs
+def settle(captured: Captured, requests: Iterable[Request]) -> None:
+    """Lets variables take what memory they will have in all steps; values stay.
 
-    Variables of a device that share a buffer get one each before it is looked at, those that steps
-    access by rows are set to copy-on-read, and what no one can reach any more is given up:
-    functions and errors refer to one another in circles.
+    Those of a device that share a buffer get one each, those that steps access by rows are set to
+    copy-on-read.
     """
-    gc.collect()
-    found = []
     known = captured.variables
     by_rows = [known[name] for name in captured.graph.form.copied_variables if name in known]
     for request in requests:
         variables.unshare(known.values(), request.device)
         variables.copy_reads(by_rows, request.device)
+
+
+@tells_bugs
+def as_devices_are(
+    captured: Captured, requests: Iterable[Request], options: Options
+) -> tuple[Request, ...]:
+    """Requests with what devices hold now, what they have free, and what steps before taught.
+
+    Where variables are not settled yet, the buffers that they will get are held meanwhile. What no
+    one can reach any more is given up: functions and errors refer to one another in circles.
+    """
+    gc.collect()
+    found = []
+    for request in requests:
         if is_fed(request.device):
             Feeds().settle()
         learned = 0 if options.strategy else unforeseen(captured, request)
-        with stand_ins(captured, request.device) as held:
+        shared = variables.shared_bytes(captured.variables.values(), request.device)
+        with stand_ins(captured, request.device, shared) as held:
             beside = bytes_beside(captured, request)
             counted = replace(request, bytes_beside=beside, bytes_unforeseen=learned)
             where = partial(lying, captured, request.device, held)
@@ -69,6 +81,7 @@ def as_devices_are(
     return tuple(found)
 
 
+@tells_bugs
 def plan_devices(
     captured: Captured,
     requests: Iterable[Request],

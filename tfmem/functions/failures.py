@@ -1,15 +1,17 @@
-"""A step that ran out of memory: what TensorFlow said of it, and what is told of it here."""
+"""What TensorFlow said of a step that ran out of memory, what is told of it here; and of bugs."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from tfmem.errors import Error, OutOfMemoryError
+from tfmem.errors import Error, OutOfMemoryError, RewriteError
 from tfmem.functions.entry import Entry
 from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
@@ -23,6 +25,32 @@ _SAID = re.compile(r"^.*(?:OOM|out of memory|[Ff]ailed to allocate|memory limit)
 
 _NAMED = 5
 """Most variables that a message names."""
+
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+
+
+def tells_bugs(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+    """Lets a function of tfmem raise nothing but what is raised on purpose, or by TensorFlow.
+
+    It must run none of the user's code.
+    """
+
+    @functools.wraps(function)
+    def told(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        try:
+            return function(*args, **kwargs)
+        except (Error, tf.errors.OpError):
+            raise
+        except Exception as error:
+            raise RewriteError(
+                f"a bug of tfmem ({type(error).__name__}: {error}); the function runs as it is, "
+                "and its variables are where they were. Please report this with the traceback, "
+                "what `tfmem doctor` prints and, if you can, the function"
+            ) from error
+
+    return told
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from tfmem.bridge import calls
 from tfmem.functions.arguments import in_their_places
 from tfmem.functions.entry import Entry
 from tfmem.runtime import host as host_module
+from tfmem.runtime import variables
 
 
 def run(
@@ -30,10 +31,12 @@ def run(
         if tenant.feeds is not None:
             tenant.feeds.settle()
     if entry.rewritten is None and not instead:
-        return original(*args, **kwargs)
+        with variables.stay():
+            return original(*args, **kwargs)
     given = args, kwargs
     function, args, kwargs = _function(original, entry, args, kwargs)
-    with host_module.guard(), in_their_places(entry.tenants, args, kwargs, given):
+    places = in_their_places(entry.tenants, args, kwargs, given)
+    with host_module.guard(), variables.stay(), places:
         if instead or entry.rewritten is None:
             return calls.call_with(function, args, kwargs, instead or {})
         return entry.rewritten(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""How a function is traced: variables that it makes are made where they have room."""
+"""How a function is traced, its variables made where they have room, and captured."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tfmem.bridge.calls import fresh
+from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
+from tfmem.bridge.capture import Captured, capture
 from tfmem.errors import BudgetError
-from tfmem.functions.failures import failure_of, is_failure
+from tfmem.functions.arguments import with_passed
+from tfmem.functions.contents import with_contents
+from tfmem.functions.failures import failure_of, is_failure, tells_bugs
 from tfmem.functions.resolve import have_room
 from tfmem.options import Options
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
@@ -44,6 +47,16 @@ def traced(
         original = fresh(original)
         concrete = original.get_concrete_function(*args, **kwargs)
     return original, concrete
+
+
+@tells_bugs
+def captured(
+    original: Any, concrete: Any, requests: tuple[Request, ...], args: Any, kwargs: Any
+) -> Captured:
+    """A function that was traced for some arguments, with what is known of these."""
+    flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
+    found = with_contents(capture(concrete, device=requests[0].device, args=flat))
+    return with_passed(found, flat, (args, kwargs))
 
 
 @contextmanager

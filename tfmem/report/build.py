@@ -11,6 +11,7 @@ from tfmem.bridge.capture import Captured
 from tfmem.errors import BudgetError, Error
 from tfmem.functions.decide import canonical, decided
 from tfmem.functions.entry import Entry, Planned
+from tfmem.functions.failures import tells_bugs
 from tfmem.functions.pricing import price
 from tfmem.functions.resolve import bytes_beside
 from tfmem.graph.bodies import Bodies
@@ -28,6 +29,7 @@ _OFFERS, _ABOVE_LEAST = 4, 1.02
 last of them is, for exactly that peak is often found in one way only."""
 
 
+@tells_bugs
 def report_of(entry: Entry) -> Report:
     """The first device's report, with those of the others."""
     first, *others = (_report(entry, planned) for planned in entry.planned)
@@ -70,6 +72,7 @@ def _measured_peak(device: str) -> int | None:
         return None
 
 
+@tells_bugs
 def explained(name: str, captured: Captured, request: Request, profile: str) -> Report:
     """What fills the memory of a function as it is, and what budgets would cost.
 

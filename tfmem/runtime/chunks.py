@@ -82,6 +82,16 @@ def chunk_of(device: str, tensor: Any) -> Chunk | None:
     return Chunk(place.start, -(-len(place) // GRAIN) * GRAIN, is_sure=False)
 
 
+def begin_of(device: str, tensor: Any) -> int | None:
+    """Where the buffer of an eager tensor begins; None if nothing tells."""
+    if tensor.dtype in _REFERENCES:
+        return None
+    if device_names.kind(device) == "CPU":
+        return _address(tensor)
+    told = _told(device, tensor)
+    return told.begin if told else None
+
+
 def _place(device: str, tensor: Any) -> range | None:
     """The addresses that a tensor takes on a CPU, if they say that they are its allocator's."""
     if device_names.kind(device) != "CPU" or tensor.dtype in _REFERENCES:

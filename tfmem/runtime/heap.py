@@ -308,10 +308,7 @@ def _all_chunks(device: str, pool: int, largest: int) -> _Chunks:
 
 
 def _largest_chunk(last: HeapEvent, pool: int) -> int:
-    """Bytes of the largest free chunk after an event, as far as `pool` is known; 0 if none is.
-
-    Where nothing is free its part of that is reported as no number, and `pool` is not exact.
-    """
+    """Bytes of the largest free chunk after an event; its part of nothing is no number."""
     rest = pool - last.in_use
     return 0 if math.isnan(last.fragmentation) else int(rest * (1 - last.fragmentation))
 

@@ -19,11 +19,16 @@ from typing import Any
 from tfmem.bridge import handles
 from tfmem.errors import Error
 from tfmem.graph import device_names
-from tfmem.runtime import devices, memory
+from tfmem.runtime import chunks, devices, memory
 from tfmem.runtime import host as host_module
+from tfmem.runtime.locks import SharedLock, uninterrupted
 
 _CHUNK_BYTES = 2**25
 """Most bytes of a variable in flight to another process at a time."""
+
+_PATIENCE = 60.0
+"""Seconds that a move waits for the steps that are being made. A step that takes longer is not
+disturbed, and the move is refused; to wait for ever would hang where a step waits for the move."""
 
 
 class _Record:
@@ -34,11 +39,13 @@ class _Record:
     Attributes:
       moves: how many variables have moved so far.
       pinned: identities of the variables whose values were put into pinned memory.
+      places: held alone by who moves variables, shared by steps that find them where they are.
     """
 
     def __init__(self) -> None:
         self.moves = 0
         self.pinned: set[str] = set()
+        self.places = SharedLock()
 
 
 _record = _Record()
@@ -47,6 +54,11 @@ _record = _Record()
 def moves() -> int:
     """How many variables this process has moved so far."""
     return _record.moves
+
+
+def stay() -> contextlib.AbstractContextManager[None]:
+    """A scope in which no variable moves, other than by this thread."""
+    return _record.places.shared()
 
 
 def move_variable(variable: Any, device: str) -> None:
@@ -60,7 +72,9 @@ def move_variables(variables: Sequence[Any], device: str) -> None:
     Values, names and Python identity stay; checkpoints save and restore them as before. The memory
     on the old device is freed. A function traced before the move uses them where they are now.
     What took a variable's handle otherwise finds it empty: data sets whose functions use it.
-    Large variables cross to another process in pieces, so no second copy is made here.
+    Large variables cross to another process in pieces, so no second copy is made here. Steps of
+    optimised functions in other threads are waited for, and wait meanwhile; what else updates a
+    variable while it moves may be lost.
 
     Args:
       variables: `tf.Variable`s, or the variables of Keras or tf-keras that wrap one.
@@ -68,8 +82,8 @@ def move_variables(variables: Sequence[Any], device: str) -> None:
 
     Raises:
       HostMemoryError: the host has too little memory, or is gone; nothing has moved.
-      tfmem.Error: the device does not exist or is full, or a variable is of a kind that cannot be
-        moved; nothing has moved.
+      tfmem.Error: the device does not exist or is full, a variable is of a kind that cannot be
+        moved, or steps in other threads take more than a minute; nothing has moved.
     """
     move_groups({device: variables})
 
@@ -79,16 +93,33 @@ def move_groups(groups: Mapping[str, Sequence[Any]]) -> None:
 
     See `move_variables`, which raises the same; no variable may be in two groups.
     """
-    import tensorflow as tf
-
     away: dict[int, tuple[Any, str]] = {}
     for target, variables in ((devices.full_name(name), group) for name, group in groups.items()):
         for plain in map(handles.movable, variables):
             if devices.full_name(plain.device) != target:
                 away[id(plain)] = plain, target
+    if not away:
+        return
+    try:
+        with _record.places.alone(_PATIENCE):
+            pairs = list(away.values())
+            twins = _twins(pairs)
+            with uninterrupted():
+                _exchange([variable for variable, _ in pairs], twins)
+    except TimeoutError as error:
+        raise Error(
+            f"variables cannot be moved: steps of other threads have used them for {_PATIENCE:.0f} "
+            "seconds; they are where they were: move them while no step is made"
+        ) from error
+
+
+def _twins(pairs: Sequence[tuple[Any, str]]) -> list[Any]:
+    """New variables with the same values on other devices; raises as `move_variables`."""
+    import tensorflow as tf
+
     twins: list[Any] = []  # not a comprehension: they must outlive an error until it is cleared
     try:
-        for variable, target in away.values():
+        for variable, target in pairs:
             twins.append(_twin(variable, target))
     except tf.errors.OpError as error:
         explained = host_module.explain_failure(error) or Error(
@@ -98,12 +129,11 @@ def move_groups(groups: Mapping[str, Sequence[Any]]) -> None:
         host_module.clear_errors()
         twins.clear()
         raise explained from error.with_traceback(None)  # its frames hold what was copied
-    if away:
-        _exchange([variable for variable, _ in away.values()], twins)
+    return twins
 
 
 def unshare(variables: Iterable[Any], device: str) -> None:
-    """Gives each variable on a device a buffer of its own; values stay.
+    """Gives each variable on a device a buffer of its own; values stay, whoever updates them.
 
     Variables that begin alike, such as the slots of an optimizer, may share one buffer, of which
     TensorFlow makes a copy at the first update of each. That is in the middle of a step, so the
@@ -111,8 +141,7 @@ def unshare(variables: Iterable[Any], device: str) -> None:
     Keras 3 with Adam took 50.1 MiB a step where 44.8 do.
 
     Nothing is done where the allocator keeps no statistics, nor for a variable that is not
-    initialised, of a type that the device does not copy, or so large that there might be no room
-    for a second one.
+    initialised, or so large that there might be no room for a second one.
     """
     limit = memory.device_limit(device)
     for variable in (one for one in variables if one.device == device):
@@ -120,9 +149,24 @@ def unshare(variables: Iterable[Any], device: str) -> None:
             in_use, _ = memory.memory_info(device)
         except Error:
             return
-        nbytes = (variable.shape.num_elements() or 0) * variable.dtype.size
-        if limit is None or in_use + 2 * nbytes <= limit:
+        if limit is None or in_use + 2 * _nbytes(variable) <= limit:
             _copy_buffer(variable)
+
+
+def shared_bytes(variables: Iterable[Any], device: str) -> list[int]:
+    """Bytes of each buffer that `unshare` makes where variables of a device share one."""
+    import tensorflow as tf
+
+    seen, found = set[int](), []
+    for variable in (one for one in variables if one.device == device and one.is_initialized()):
+        with tf.init_scope(), tf.device(device):
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            begin = chunks.begin_of(device, value)
+        if begin in seen:
+            found.append(_nbytes(variable))
+        elif begin is not None:
+            seen.add(begin)
+    return found
 
 
 def copy_reads(variables: Iterable[Any], device: str) -> None:
@@ -143,12 +187,28 @@ def copy_reads(variables: Iterable[Any], device: str) -> None:
 
 
 def _copy_buffer(variable: Any) -> None:
+    """Makes the copy that an update of a shared buffer begins with, without a change.
+
+    A descent by what has a wrong shape is refused once it has the variable's lock and the copy. So
+    no update by others is lost, and nothing is computed, which might flush what is nearly 0.
+    Integers take an addition of 0.
+    """
     import tensorflow as tf
 
+    handle, dtype = variable.handle, variable.dtype
     with tf.init_scope(), tf.device(variable.device), contextlib.suppress(tf.errors.OpError):
-        shared = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-        own = tf.raw_ops.DeepCopy(x=shared)
-        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=own)
+        if dtype.is_integer:
+            nothing = tf.zeros(variable.shape, dtype)
+            tf.raw_ops.AssignAddVariableOp(resource=handle, value=nothing)
+        elif dtype.is_floating or dtype.is_complex:
+            alpha, wrong = tf.zeros([], dtype), tf.zeros([0], dtype)
+            tf.raw_ops.ResourceApplyGradientDescent(
+                var=handle, alpha=alpha, delta=wrong, use_locking=True
+            )
+
+
+def _nbytes(variable: Any) -> int:
+    return int((variable.shape.num_elements() or 0) * variable.dtype.size)
 
 
 def _twin(variable: Any, device: str) -> Any:
