@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tfmem
@@ -86,6 +87,20 @@ def test_a_fit_with_sizes_that_are_not_true_is_planned_again(
     assert "planned again" in found.result["events"][0]
     for name, values in plain.result["history"].items():
         assert found.result["history"][name] == pytest.approx(values, rel=1e-5), name
+
+
+@pytest.mark.memory
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_model_is_as_it_was_whatever_ends_a_fit(library: str) -> None:
+    pytest.importorskip(library)
+    outcome = run_limited(
+        "tests.children.keras:ended", library, 4, limit_bytes=400 * MIB, timeout=200
+    )
+    assert outcome.status == "ok", outcome.error + outcome.output[-3000:]
+    found = outcome.result
+    assert found["placed"]
+    assert [found[kind] for kind in ("data", "callback", "keyboard")] == [[1, 0], [1, 0], [4, 0]]
+    assert np.isfinite(found["losses"]).all()
 
 
 def model_of(library: str, **options: Any) -> Any:

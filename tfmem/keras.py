@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from tfmem.bridge.keras_models import (
     Hooks,
     changed,
     library,
+    list_of,
     one_step,
     replica_devices,
     steps_per_execution,
@@ -30,6 +32,7 @@ from tfmem.plan import Plan
 from tfmem.planning.request import TECHNIQUES
 from tfmem.report.report import Report
 from tfmem.runtime import memory
+from tfmem.runtime.locks import uninterrupted
 from tfmem.units import format_bytes
 
 _log = logging.getLogger("tfmem")
@@ -43,10 +46,10 @@ class MemoryBudget(Hooks):
     Works with models of Keras 3 (TensorFlow backend) and of tf-keras. The train step is planned at
     the first batch, before it runs; if the budget cannot be met, `tfmem.BudgetError` says so and
     nothing was trained. XLA (`jit_compile`) is off for what is planned, and with
-    `steps_per_execution` the steps run one by one. When `fit` ends by itself, or a step fails, the
-    model has its own functions again, and its variables are where they were if they have room
-    there. Where an exception of the data, of another callback or of the keyboard ends it, the model
-    keeps the planned step until the next `fit` with this callback.
+    `steps_per_execution` the steps run one by one. When `fit` has ended, by itself or by an
+    exception of a step, the data, another callback or the keyboard, the model has its own functions
+    again, and its variables are where they were if they have room there. (An exception that is kept
+    with its traceback may keep `fit` from ending.)
 
     Each epoch's logs get `tfmem/peak_bytes`, the most that the device's allocator held in a step so
     far (where it keeps statistics), and `tfmem/predicted_peak_bytes`. Callbacks that stand before
@@ -78,6 +81,7 @@ class MemoryBudget(Hooks):
         self._planned = {"train": True, "test": evaluate, "predict": predict}
         self._steps: dict[str, _Steps] = {}
         self._undo: dict[str, contextlib.ExitStack] = {}
+        self._ends: dict[str, weakref.finalize[..., Any]] = {}
         self._peak = 0
         self._has_told = self._has_told_excess = False
 
@@ -88,8 +92,7 @@ class MemoryBudget(Hooks):
 
     def reports(self) -> tuple[Report, ...]:
         """A report of the train step for each of the plans."""
-        optimized = self._steps["train"].optimized if "train" in self._steps else None
-        return optimized.reports() if optimized else ()
+        return self._steps["train"].reports() if "train" in self._steps else ()
 
     def set_model(self, model: Any) -> None:
         """Takes the model; raises `tfmem.Error` if it is none that can be planned."""
@@ -147,6 +150,9 @@ class MemoryBudget(Hooks):
         undo = self._undo[kind] = contextlib.ExitStack()
         undo.callback(self._restore_variables, kind)
         undo.enter_context(changed(self.model, **{f"{kind}_function": self._steps[kind]}))
+        if (called_by := list_of(self)) is not None:
+            self._ends[kind] = weakref.finalize(called_by, self._end, kind)
+            self._ends[kind].atexit = False
 
     def _occasion(self, kind: str) -> tuple[Any, ...]:
         """What a planned step is good for: compiling a model makes its functions anew."""
@@ -170,18 +176,22 @@ class MemoryBudget(Hooks):
         )
 
     def _end(self, kind: str) -> None:
-        if kind in self._undo:
-            self._undo.pop(kind).close()
+        if kind in self._ends:
+            self._ends.pop(kind).detach()
+        with uninterrupted():
+            if kind in self._undo:
+                self._undo.pop(kind).close()
 
     def _give_back(self) -> None:
         for kind in tuple(self._undo):
             self._end(kind)
 
     def _restore_variables(self, kind: str) -> None:
-        optimized = self._steps[kind].optimized
+        steps = self._steps[kind]
         try:
-            if optimized:
-                optimized.restore_variables()
+            if steps.optimized:
+                steps.ended = steps.reports()
+                steps.optimized.restore_variables()
         except Error as error:
             _log.warning("variables stay on the host: %s", error)
 
@@ -241,6 +251,8 @@ class _Steps:
       join: makes one result of theirs.
       prepared: called when a plan is there and its first step has not run yet.
       failed: called before an error leaves.
+      optimized: the step, from the first batch on.
+      ended: reports of it from before its variables went home, which ends its plans.
     """
 
     occasion: tuple[Any, ...]
@@ -251,33 +263,40 @@ class _Steps:
     prepared: Callable[[], None]
     failed: Callable[[], None]
     optimized: Optimized | None = None
+    ended: tuple[Report, ...] = ()
     _known: int = 0
 
     @property
     def plans(self) -> tuple[Plan, ...]:
         """Those made so far."""
-        return self.optimized.plans if self.optimized else ()
+        now = self.optimized.plans if self.optimized else ()
+        return now or tuple(report.plan for report in self.ended)
+
+    def reports(self) -> tuple[Report, ...]:
+        """Those of the plans."""
+        now = self.optimized.reports() if self.optimized else ()
+        return now or self.ended
 
     def __call__(self, batches: Iterable[Any]) -> Any:
-        if self.optimized is None:
-            self.optimized = optimize(_traceable(self.step, batches), **self.options)
-        outputs = [self._run(batch) for batch in itertools.islice(batches, self.size())]
+        try:
+            if self.optimized is None:
+                self.optimized = optimize(_traceable(self.step, batches), **self.options)
+            outputs = [self._run(batch) for batch in itertools.islice(batches, self.size())]
+        except BaseException:
+            self.failed()
+            raise
         if not outputs:
             raise StopIteration
         return self.join(outputs)
 
     def _run(self, batch: Any) -> Any:
         assert self.optimized is not None
-        try:
-            batch = tf.nest.map_structure(_without_optional, batch)
-            count = self.optimized.prepare(batch)
-            if count != self._known:
-                self._known = count
-                self.prepared()
-            return self.optimized(batch)
-        except BaseException:
-            self.failed()
-            raise
+        batch = tf.nest.map_structure(_without_optional, batch)
+        count = self.optimized.prepare(batch)
+        if count != self._known:
+            self._known = count
+            self.prepared()
+        return self.optimized(batch)
 
 
 def _traceable(step: Callable[[Any], Any], batches: Any) -> Any:

@@ -21,6 +21,7 @@ from models.bench.fit_cases import (
     difference,
     fitted,
 )
+from models.bench.interrupted import interrupted
 from models.bench.lying import lied
 from tfmem.runtime import memory
 
@@ -100,3 +101,9 @@ def limited(library: str, is_planned: bool, share: float = 1.0) -> dict[str, Any
         "peak": tf.config.experimental.get_memory_info("CPU:0")["peak"],
         "events": [e for one in callbacks for report in one.reports() for e in report.events],
     }
+
+
+def ended(library: str, times: int) -> dict[str, Any]:
+    """As of `interrupted`, beside a host."""
+    with tfmem.host_process():
+        return interrupted(library, times)
