@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tfmem.runtime.limited import run_limited
+from tfmem.units import format_bytes
 
 GIB = 2**30
 ROOT = Path(__file__).parents[2]
@@ -74,5 +75,7 @@ def test_what_others_hold_on_the_device_is_part_of_the_budget() -> None:
     assert facts["predicted"] <= facts["budget"]
     assert facts["measured"] <= 1.05 * facts["budget"]
     assert facts["predicted"] == pytest.approx(facts["measured"], rel=0.1)
+    asked = f"the budget of {format_bytes(facts['alone'])} cannot be met on "
+    assert facts["said"].startswith(asked)
     assert "beside the function" in facts["said"]
     assert facts["least"] > facts["alone"]

@@ -253,6 +253,10 @@ def no_outputs() -> Case:
     return Case(step, variables=[count])
 
 
+def nothing() -> Case:
+    return Case(tf.function(lambda: None), ())
+
+
 def ragged() -> Case:
     @tf.function
     def step(x):
@@ -339,7 +343,7 @@ CASES: dict[str, Callable[[], Case]] = {
         variables, variable_argument, iterator_argument, captured_iterator, while_loop,
         nested_loops, cond, case, nested_function, custom_gradient, stateless_random, generator,
         structures, method, strings, captured_tensors,
-        failing, constants_and_no_arguments, no_outputs,
+        failing, constants_and_no_arguments, no_outputs, nothing,
         ragged, sparse_gradient, dataset_inside, user_device, noninlined_function, lookup_table,
         deferred_capture,
     )

@@ -54,6 +54,9 @@ def optimize(
         if node.op in BRANCHES:
             _choose(node, concrete.graph.get_operation_by_name(node.name))
 
+    if not graph_def.node:
+        return graph_def  # Grappler refuses a graph of nothing
+
     _place_bodies(graph_def, device)
 
     names = [item.name for item in inputs] + [t.name for t in concrete.outputs]

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfmem.bridge import handles
+
 
 def signature_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     """A key that is equal for calls of one input signature.
 
-    Tensors and arrays count by dtype and shape, variables and objects by identity, other values by
-    value, as tf.function has it.
+    Tensors and arrays count by dtype and shape, ragged and sparse ones by those of their parts,
+    variables and objects by identity, other values by value, as tf.function has it.
     """
     return _key(args), _key(kwargs) if kwargs else ()
 
@@ -26,7 +28,7 @@ def _key(item: Any) -> Hashable:
     if isinstance(item, (np.ndarray, np.generic)):  # np.float64 is a float besides
         return "array", item.dtype.str, item.shape
     if item is None or isinstance(item, (bool, int, float, str, bytes)):
-        return type(item), item
+        return type(item), item if item == item else "NaN"  # which equals nothing, not even itself
     if isinstance(item, (tuple, list)):
         return (type(item), *map(_key, item))
     if isinstance(item, Mapping):
@@ -36,11 +38,13 @@ def _key(item: Any) -> Hashable:
 
 def _object_key(item: Any) -> Hashable:
     if isinstance(item, tf.Variable):
-        return "variable", id(item)
+        return "variable", handles.identity(item)  # an id may be used again
     try:
-        return tf.type_spec_from_value(item)  # type: ignore[no-any-return]
+        spec = tf.type_spec_from_value(item)
     except TypeError:
         pass
+    else:
+        return spec, *map(_key, tf.nest.flatten(item, expand_composites=True))
     try:
         return weakref.ref(item)
     except TypeError:

@@ -99,6 +99,7 @@ def beside_others(request: Request, decide: Callable[[Request], Decision]) -> De
         bytes_unforeseen=0,
         budget=request.budget and max(1, request.budget - beside),
         room=request.room and without(request.room, request.bytes_unforeseen),
+        whole=request,
     )
     try:
         found = decide(rest)
@@ -258,8 +259,10 @@ def checked(found: Decision, request: Request, before: Original) -> Decision:
 
 
 def _unreachable(found: Decision, request: Request) -> str:
-    assert request.budget is not None
-    after = found.after
+    whole, after = request.whole or request, found.after
+    assert whole.budget is not None
+    beside = whole.bytes_beside + whole.bytes_unforeseen
+    others = f", {format_bytes(beside)} of it beside the function" if beside else ""
     parts: list[tuple[object, int]] = list(after.alive_at_peak[:8])
     own = after.peak_bytes - sum(nbytes for _, nbytes in after.alive_at_peak)
     if own > 0:
@@ -277,8 +280,8 @@ def _unreachable(found: Decision, request: Request) -> str:
         else f", for which the {format_bytes(sum(request.room))} of free chunks are too scattered"
     )
     return (
-        f"the budget of {format_bytes(request.budget)} cannot be met on {request.device}: "
-        f"the least reachable peak is {format_bytes(found.worst_bytes)}{holes}, made up at "
+        f"the budget of {format_bytes(whole.budget)} cannot be met on {request.device}: the least "
+        f"reachable peak is {format_bytes(found.worst_bytes + beside)}{others}{holes}, made up at "
         f"{after.peak_node!r} of\n{largest}\nraise the budget, allow more techniques than "
         f"{', '.join(sorted(request.techniques))}, or make the batch smaller{hint}"
     )

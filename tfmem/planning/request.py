@@ -40,6 +40,7 @@ class Request(Bounds):
       bytes_beside: in use on the device, for the whole step, that are no part of the function.
       bytes_unforeseen: to be left free, for steps measured before took more than was predicted.
       in_order: whether one node must run after the other, in one order that is known.
+      whole: the request that was made, of whose budget this has what others leave.
     """
 
     device: str
@@ -49,6 +50,7 @@ class Request(Bounds):
     bytes_beside: int = 0
     bytes_unforeseen: int = 0
     in_order: bool = False
+    whole: Request | None = None
 
 
 @dataclass(frozen=True)
