@@ -99,6 +99,32 @@ def test_known_shapes_stand_in_where_inference_ends():
     assert only(capture(concrete, device="CPU:0", known=known), "Mul").nbytes == (8,)
 
 
+def test_what_ensure_shape_reads_has_its_shape() -> None:
+    @tf.function
+    def step(x):
+        mean = tf.numpy_function(lambda y: y.mean(), [x], tf.float32)
+        return x - tf.ensure_shape(mean, [])
+
+    captured = capture(step.get_concrete_function(tf.ones([5, 3])), device="CPU:0")
+    (python,) = (node for node in captured.graph.nodes if node.op == "PyFunc")
+    assert python.nbytes == (4,)
+
+
+def test_gradients_of_a_python_function_are_as_large_as_what_it_was_given() -> None:
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            first = tf.ensure_shape(tf.py_function(tf.sin, [x], tf.float32), [3, 3])
+            loss = tf.py_function(lambda a, b: tf.reduce_sum(b @ a), [first, x[:2]], tf.float32)
+            loss = tf.ensure_shape(loss, [])
+        return tape.gradient(loss, x)
+
+    captured = capture(step.get_concrete_function(), device="CPU:0", args=[tf.ones([3, 3])])
+    python = [node.nbytes for node in captured.graph.nodes if node.op == "EagerPyFunc"]
+    assert sorted(python) == [(4,), (36,), (36,), (36, 24)]
+
+
 def test_bodies_of_loops_and_branches():
     captured = captured_from(CASES["while_loop"]().function, matrix(1, 4, 8))
     loops = [node for node in captured.graph.nodes if node.op in ("While", "StatelessWhile")]

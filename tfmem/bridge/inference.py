@@ -69,7 +69,7 @@ def import_sized(
         for value, one in taken.items()
         if value in handles or (one.shape is not None and _is_open(graph, value))
     }
-    told = {**_told(graph, traced, graph_def.library), **_stacked(graph)}
+    told = {**_told(graph, traced, graph_def.library), **_following(graph, traced)}
     wanted = {**told, **known, **elements, **_shapes_of(numbers)}
     while wanted.keys() - fixed.keys():
         fixed = wanted
@@ -81,7 +81,7 @@ def import_sized(
         graph = func_graph_lib.FuncGraph("tfmem_sizes")
         import_graph(graph, _reading_inputs(nodes, fixed, numbers), [*sized, *extra])
         numbers |= _numbers(graph)
-        wanted = {**_stacked(graph), **_shapes_of(numbers), **fixed}
+        wanted = {**_following(graph, traced), **_shapes_of(numbers), **fixed}
     return graph, fixed
 
 
@@ -121,6 +121,50 @@ def _shape_held(handle: tf.Tensor) -> Shape | None:
 
 def _shapes_of(constants: Mapping[Value, np.ndarray]) -> dict[Value, Shape]:
     return {value: found.shape for value, found in constants.items()}
+
+
+def _following(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
+    """Shapes that follow from others which TensorFlow's inference does not look at."""
+    return {**_stacked(graph), **_ensured(graph), **_of_python(graph, traced)}
+
+
+def _ensured(graph: FuncGraph) -> dict[Value, Shape]:
+    """Shapes of what an `EnsureShape` reads: with another one the step fails."""
+    found = {
+        Value(op.inputs[0].op.name, op.inputs[0].value_index): full(op.outputs[0].shape)
+        for op in graph.get_operations()
+        if op.type == "EnsureShape" and not op.inputs[0].shape.is_fully_defined()
+    }
+    return {value: shape for value, shape in found.items() if shape is not None}
+
+
+def _of_python(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
+    """Shapes of gradients of `tf.py_function`: those of what the function was given.
+
+    The node of the gradients is another function of Python, which first of all waits for the one
+    that it belongs to.
+    """
+    found: dict[Value, Shape] = {}
+    for op in traced.get_operations() if traced is not None else ():
+        waited = [one for one in op.control_inputs if one.type == "EagerPyFunc"]
+        if op.type != "EagerPyFunc" or not waited:
+            continue
+        given = waited[0].inputs
+        if [one.dtype for one in given] != [one.dtype for one in op.outputs]:
+            continue
+        for i, then in enumerate(given):
+            if (shape := full(_now(graph, then).shape)) is not None:
+                found[Value(op.name, i)] = shape
+    known = {op.name for op in graph.get_operations()}
+    return {v: s for v, s in found.items() if v.node in known and _is_open(graph, v)}
+
+
+def _now(graph: FuncGraph, tensor: tf.Tensor) -> tf.Tensor:
+    """The tensor of the same name, whose shape may be known by now; the traced one without it."""
+    try:
+        return graph.get_tensor_by_name(tensor.name)
+    except (KeyError, ValueError):
+        return tensor
 
 
 def _stacked(graph: FuncGraph) -> dict[Value, Shape]:
