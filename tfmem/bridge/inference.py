@@ -125,58 +125,51 @@ def _shapes_of(constants: Mapping[Value, np.ndarray]) -> dict[Value, Shape]:
 
 def _following(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
     """Shapes that follow from others which TensorFlow's inference does not look at."""
-    return {**_stacked(graph), **_ensured(graph), **_of_python(graph, traced)}
+    known = {Value(op.name, i) for op in graph.get_operations() for i in range(len(op.outputs))}
+    found = {**_stacked(graph), **_ensured(graph, traced), **_of_python(graph, traced)}
+    return {v: shape for v, shape in found.items() if v in known and _is_open(graph, v)}
 
 
-def _ensured(graph: FuncGraph) -> dict[Value, Shape]:
-    """Shapes of what an `EnsureShape` reads: with another one the step fails."""
-    found = {
-        Value(op.inputs[0].op.name, op.inputs[0].value_index): full(op.outputs[0].shape)
-        for op in graph.get_operations()
-        if op.type == "EnsureShape" and not op.inputs[0].shape.is_fully_defined()
-    }
-    return {value: shape for value, shape in found.items() if shape is not None}
+def _ensured(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
+    """Shapes of what an `EnsureShape` reads, or read when the function was traced.
+
+    With another one the step fails.
+    """
+    ops = [*(traced.get_operations() if traced is not None else ()), *graph.get_operations()]
+    read = [(op.inputs[0], full(op.outputs[0].shape)) for op in ops if op.type == "EnsureShape"]
+    return {Value(t.op.name, t.value_index): shape for t, shape in read if shape is not None}
 
 
 def _of_python(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
     """Shapes of gradients of `tf.py_function`: those of what the function was given.
 
-    The node of the gradients is another function of Python, which first of all waits for the one
-    that it belongs to.
+    The node of the gradients is another function of Python, made in the scope of a gradient, which
+    first of all waits for the one that it belongs to.
     """
+    known = {op.name: op for op in graph.get_operations() if op.type == "EagerPyFunc"}
     found: dict[Value, Shape] = {}
     for op in traced.get_operations() if traced is not None else ():
-        waited = [one for one in op.control_inputs if one.type == "EagerPyFunc"]
-        if op.type != "EagerPyFunc" or not waited:
+        waited = [one.name for one in op.control_inputs if one.name in known]
+        if op.name not in known or not waited or "gradient" not in op.name:
             continue
-        given = waited[0].inputs
+        given = known[waited[0]].inputs
         if [one.dtype for one in given] != [one.dtype for one in op.outputs]:
             continue
-        for i, then in enumerate(given):
-            if (shape := full(_now(graph, then).shape)) is not None:
+        for i, tensor in enumerate(given):
+            if (shape := full(tensor.shape)) is not None:
                 found[Value(op.name, i)] = shape
-    known = {op.name for op in graph.get_operations()}
-    return {v: s for v, s in found.items() if v.node in known and _is_open(graph, v)}
-
-
-def _now(graph: FuncGraph, tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor of the same name, whose shape may be known by now; the traced one without it."""
-    try:
-        return graph.get_tensor_by_name(tensor.name)
-    except (KeyError, ValueError):
-        return tensor
+    return found
 
 
 def _stacked(graph: FuncGraph) -> dict[Value, Shape]:
     """Shapes of lists that become a tensor, where the number of their elements is known."""
-    found = {
+    return {
         Value(op.name, i): shape
         for op in graph.get_operations()
         if op.type in STACKING_OPS
         for i, shape in enumerate(stacked(op))
         if shape is not None
     }
-    return {v: shape for v, shape in found.items() if _is_open(graph, v)}
 
 
 def stacked(
