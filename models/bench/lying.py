@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest import mock
 
-import tfmem.api
 from tfmem.bridge.capture import Captured
-from tfmem.functions import decide
+from tfmem.functions import decide, tracing
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
 
@@ -22,7 +21,7 @@ def lied(share: float) -> Iterator[None]:
     What others hold on the device is still told from what is the function's by its real sizes.
     """
     real: dict[int, Captured] = {}
-    capture, beside = tfmem.api.capture, decide.bytes_beside
+    capture, beside = tracing.capture, decide.bytes_beside
 
     def captured(*args: Any, **kwargs: Any) -> Captured:
         found = capture(*args, **kwargs)
@@ -39,7 +38,7 @@ def lied(share: float) -> Iterator[None]:
         return beside(real.get(id(told.graph), told), request)
 
     with (
-        mock.patch.object(tfmem.api, "capture", captured),
+        mock.patch.object(tracing, "capture", captured),
         mock.patch.object(decide, "bytes_beside", bytes_beside),
     ):
         yield
