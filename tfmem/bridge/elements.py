@@ -57,9 +57,18 @@ class Supply:
             dataset = tf.data.Dataset.from_tensors(one)
             for other in others:
                 dataset = dataset.concatenate(tf.data.Dataset.from_tensors(other))
-            variant = tf.data.experimental.to_variant(dataset.map(_copies))
+            copies = dataset.map(_copies).with_options(_on_demand())
+            variant = tf.data.experimental.to_variant(copies)
             tf.raw_ops.MakeIterator(dataset=variant, iterator=handle)
         return handle
+
+
+def _on_demand() -> tf.data.Options:
+    """Each element is made as it is taken: to other data sets TensorFlow adds a `prefetch`."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    options.autotune.enabled = False
+    return options
 
 
 def _kept(component: tf.Tensor) -> Any:
