@@ -364,11 +364,11 @@ class Trained:
 
 def trained(make: Maker, step: Any, batches: Tensors) -> Trained:
     """Runs steps, each with a new batch."""
-    device, numbers = "CPU:0", list[np.ndarray]()
-    memory.reset_peak(device)
+    numbers: list[np.ndarray] = []
+    memory.reset_peak("CPU:0")
     for batch in batches:
         numbers += [one.numpy() for one in tf.nest.flatten(step(batch))]
-    peak = memory.memory_info(device)[1]
+    peak = memory.memory_info("CPU:0")[1]
     return Trained([*numbers, *(one.numpy() for one in make.variables)], peak)
 
 
