@@ -364,7 +364,7 @@ class Optimized:
         if not planned or planned[0].graph != canonical(found.graph):
             if settles:
                 settle(found, requests)
-            requests = as_devices_are(found, requests, self._options)
+            requests = as_devices_are(found, requests, self._options, settles)
             accepted = self._accepted.pop(signature_of(args, kwargs), ())
             planned, tracing = plan_devices(found, requests, self._options, accepted)
         seconds = time.perf_counter() - start

@@ -59,20 +59,22 @@ def settle(captured: Captured, requests: Iterable[Request]) -> None:
 
 @tells_bugs
 def as_devices_are(
-    captured: Captured, requests: Iterable[Request], options: Options
+    captured: Captured, requests: Iterable[Request], options: Options, is_settled: bool
 ) -> tuple[Request, ...]:
     """Requests with what devices hold now, what they have free, and what steps before taught.
 
-    Where variables are not settled yet, the buffers that they will get are held meanwhile. What no
+    If variables are not settled yet, the buffers that they will get are held meanwhile. What no
     one can reach any more is given up: functions and errors refer to one another in circles.
     """
     gc.collect()
     found = []
+    by_rows = set(captured.graph.form.copied_variables)
+    own = [one for name, one in captured.variables.items() if name not in by_rows]
     for request in requests:
         if is_fed(request.device):
             Feeds().settle()
         learned = 0 if options.strategy else unforeseen(captured, request)
-        shared = variables.shared_bytes(captured.variables.values(), request.device)
+        shared = () if is_settled else variables.shared_bytes(own, request.device)
         with stand_ins(captured, request.device, shared) as held:
             beside = bytes_beside(captured, request)
             counted = replace(request, bytes_beside=beside, bytes_unforeseen=learned)

@@ -45,9 +45,9 @@ def tells_bugs(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
             raise
         except Exception as error:
             raise RewriteError(
-                f"a bug of tfmem ({type(error).__name__}: {error}); the function runs as it is, "
-                "and its variables are where they were. Please report this with the traceback, "
-                "what `tfmem doctor` prints and, if you can, the function"
+                f"a bug of tfmem ({type(error).__name__}: {error}); the function and its variables "
+                "are as they were. Please report this with the traceback, what `tfmem doctor` "
+                "prints and, if you can, the function"
             ) from error
 
     return told
