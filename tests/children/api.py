@@ -63,7 +63,7 @@ def hosted(path: str) -> dict[str, Any]:
 
 
 def beside_updates() -> dict[str, Any]:
-    """What another thread adds while a function is planned, explained, reported and called.
+    """What another thread adds while a function is planned, explained and reported.
 
     Its variables begin with one buffer. Then what becomes of them if a rewritten graph cannot be
     built, once the plan has placed them.
@@ -89,7 +89,6 @@ def beside_updates() -> dict[str, Any]:
         optimized.plan(inputs())
         optimized.report(inputs())
         optimized.explain(inputs())
-        optimized(inputs())
     is_over.set()
     thread.join()
     counted = [sorted({*weight.numpy().ravel().tolist()}) for weight in weights]

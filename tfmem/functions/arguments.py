@@ -53,7 +53,7 @@ def with_passed(captured: Captured, flat: Sequence[Any], given: Any) -> Captured
 
 @contextmanager
 def stand_ins(
-    captured: Captured, device: str, shared: Sequence[int] = ()
+    captured: Captured, device: str, missing: Sequence[int] = ()
 ) -> Iterator[dict[str, Any]]:
     """Holds buffers of the size of each absent argument, if there is room for them.
 
@@ -62,13 +62,13 @@ def stand_ins(
     Args:
       captured: the function.
       device: the device.
-      shared: bytes of buffers that variables will get before the first step.
+      missing: bytes of buffers that variables will get before the first step.
 
     Yields:
       The buffers, by the names of the arguments; those of variables by numbers.
     """
     absent = [one for one in captured.passed if one.device == device and not one.is_there]
-    own = {str(number): nbytes for number, nbytes in enumerate(shared)}
+    own = {str(number): nbytes for number, nbytes in enumerate(missing)}
     held = _held(device, own | {one.name: one.nbytes for one in absent})
     try:
         yield held

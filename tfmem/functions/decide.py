@@ -47,8 +47,8 @@ takes part of a second itself."""
 def settle(captured: Captured, requests: Iterable[Request]) -> None:
     """Lets variables take what memory they will have in all steps; values stay.
 
-    Those of a device that share a buffer get one each, those that steps access by rows are set to
-    copy-on-read.
+    Each gets a buffer of its own, those that steps access by rows are set to copy-on-read.
+    Updates that other threads make meanwhile may be lost.
     """
     known = captured.variables
     by_rows = [known[name] for name in captured.graph.form.copied_variables if name in known]
@@ -74,8 +74,8 @@ def as_devices_are(
         if is_fed(request.device):
             Feeds().settle()
         learned = 0 if options.strategy else unforeseen(captured, request)
-        shared = () if is_settled else variables.shared_bytes(own, request.device)
-        with stand_ins(captured, request.device, shared) as held:
+        missing = () if is_settled else variables.missing_bytes(own, request.device)
+        with stand_ins(captured, request.device, missing) as held:
             beside = bytes_beside(captured, request)
             counted = replace(request, bytes_beside=beside, bytes_unforeseen=learned)
             where = partial(lying, captured, request.device, held)

@@ -133,15 +133,17 @@ def _twins(pairs: Sequence[tuple[Any, str]]) -> list[Any]:
 
 
 def unshare(variables: Iterable[Any], device: str) -> None:
-    """Gives each variable on a device a buffer of its own; values stay, whoever updates them.
+    """Gives each variable on a device a buffer of its own, of its allocator; values stay.
 
     Variables that begin alike, such as the slots of an optimizer, may share one buffer, of which
     TensorFlow makes a copy at the first update of each. That is in the middle of a step, so the
     copies lie scattered for good and tensors no longer pack between them: six dense layers of
-    Keras 3 with Adam took 50.1 MiB a step where 44.8 do.
+    Keras 3 with Adam took 50.1 MiB a step where 44.8 do. Those made of NumPy arrays may lie in
+    NumPy's memory, where nothing counts them.
 
     Nothing is done where the allocator keeps no statistics, nor for a variable that is not
-    initialised, or so large that there might be no room for a second one.
+    initialised, of a type that the device does not copy, or so large that there might be no room
+    for a second one.
     """
     limit = memory.device_limit(device)
     for variable in (one for one in variables if one.device == device):
@@ -153,22 +155,25 @@ def unshare(variables: Iterable[Any], device: str) -> None:
             _copy_buffer(variable)
 
 
-def shared_bytes(variables: Iterable[Any], device: str) -> tuple[int, ...]:
-    """Bytes of each buffer that `unshare` makes where variables of a device share one.
+def missing_bytes(variables: Iterable[Any], device: str) -> tuple[int, ...]:
+    """Bytes of each buffer that `unshare` makes for variables that have none of their own.
 
-    Variables that are accessed by rows tell nothing: their reads are copies.
+    Variables that are accessed by rows tell nothing: their reads are copies. Nor does one that is
+    so large that a copy might have no room.
     """
     import tensorflow as tf
 
-    seen, found = set[int](), []
+    seen, found, limit = set[int](), [], memory.device_limit(device)
     for variable in (one for one in variables if one.device == device and one.is_initialized()):
-        begin = None
+        if limit is None or memory.memory_info(device)[0] + _nbytes(variable) > limit:
+            continue
         with tf.init_scope(), tf.device(device), contextlib.suppress(tf.errors.OpError):
             value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
             begin = chunks.begin_of(device, value)
-        if begin in seen:
-            found.append(_nbytes(variable))
-        elif begin is not None:
+            if begin is None:
+                continue
+            if begin in seen or not chunks.holds(device, value):
+                found.append(_nbytes(variable))
             seen.add(begin)
     return tuple(found)
 
@@ -191,24 +196,12 @@ def copy_reads(variables: Iterable[Any], device: str) -> None:
 
 
 def _copy_buffer(variable: Any) -> None:
-    """Makes the copy that an update of a shared buffer begins with, without a change.
-
-    A descent by what has a wrong shape is refused once it has the variable's lock and the copy. So
-    no update by others is lost, and nothing is computed, which might flush what is nearly 0.
-    Integers take an addition of 0.
-    """
     import tensorflow as tf
 
-    handle, dtype = variable.handle, variable.dtype
     with tf.init_scope(), tf.device(variable.device), contextlib.suppress(tf.errors.OpError):
-        if dtype.is_integer:
-            nothing = tf.zeros(variable.shape, dtype)
-            tf.raw_ops.AssignAddVariableOp(resource=handle, value=nothing)
-        elif dtype.is_floating or dtype.is_complex:
-            alpha, wrong = tf.zeros([], dtype), tf.zeros([0], dtype)
-            tf.raw_ops.ResourceApplyGradientDescent(
-                var=handle, alpha=alpha, delta=wrong, use_locking=True
-            )
+        shared = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        own = tf.raw_ops.DeepCopy(x=shared)
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=own)
 
 
 def _nbytes(variable: Any) -> int:
