@@ -45,4 +45,4 @@ class UnsupportedFunctionError(Error):
 
 
 class RewriteError(Error):
-    """A rewritten graph breaks an invariant: a bug of tfmem, never of the user."""
+    """A bug of tfmem, never of the user: a rewritten graph breaks an invariant, for example."""

@@ -189,11 +189,13 @@ class MemoryBudget(Hooks):
     def _restore_variables(self, kind: str) -> None:
         steps = self._steps[kind]
         try:
-            if steps.optimized:
-                steps.ended = steps.reports()
-                steps.optimized.restore_variables()
-        except Error as error:
-            _log.warning("variables stay on the host: %s", error)
+            steps.keep_reports()
+        finally:
+            try:
+                if steps.optimized:
+                    steps.optimized.restore_variables()
+            except Error as error:
+                _log.warning("variables stay on the host: %s", error)
 
     def _check(self) -> None:
         model = self.model
@@ -276,6 +278,11 @@ class _Steps:
         """Those of the plans."""
         now = self.optimized.reports() if self.optimized else ()
         return now or self.ended
+
+    def keep_reports(self) -> None:
+        """Makes reports of plans that end when the variables that they placed go home."""
+        if any(one.placements for plan in self.plans for one in (plan, *plan.others)):
+            self.ended = self.reports()
 
     def __call__(self, batches: Iterable[Any]) -> Any:
         try:

@@ -1,6 +1,6 @@
 """`fit` under a budget, ended by an exception of its data, of another callback, and by Ctrl-C.
 
-python -m models.bench.interrupted --library=keras --times=50
+    python -m models.bench.interrupted --library=keras --times=50
 
 Plans place variables on the host. After each end the model is looked at: whether it has its own
 train function, and its weights are where they were. Then it trains once more without tfmem.
@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,6 @@ def interrupted(library: str, times: int, seed: int = 0) -> dict[str, Any]:
     model = model_of(keras)
     x = np.random.default_rng(seed).normal(size=(4 * BATCH, WIDTH)).astype("float32")
     budget = tfmem.keras.MemoryBudget("22MB", techniques=("order", "place"))
-    arguments = {"batch_size": BATCH, "verbose": 0, "callbacks": [budget]}
 
     def data() -> Iterator[tuple[Any, Any]]:
         yield x[:BATCH], x[:BATCH, :1]
@@ -57,26 +57,25 @@ def interrupted(library: str, times: int, seed: int = 0) -> dict[str, Any]:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             raise ValueError("another callback ends")
 
-    def fit(*callbacks: Any, **more: Any) -> Any:
-        own = arguments | {"callbacks": [budget, *callbacks]} | more
-        return model.fit(x, x[:, :1], **own)
+    def fit(*callbacks: Any, epochs: int = 1) -> Any:
+        own = {"batch_size": BATCH, "epochs": epochs, "callbacks": callbacks}
+        return model.fit(x, x[:, :1], verbose=0, **own)
 
     def pressed(seconds: float) -> None:
         timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
         timer.start()
-        fit(epochs=10**6)
+        fit(budget, epochs=10**6)
 
     endings: list[tuple[str, Callable[[], Any]]] = [
         ("data", lambda: model.fit(data(), verbose=0, callbacks=[budget])),
-        ("callback", lambda: fit(Ends())),
+        ("callback", lambda: fit(budget, Ends())),
     ]
     start = time.perf_counter()
-    fit()
+    fit(budget)
     once, moments = time.perf_counter() - start, random.Random(seed)
     placed = len(budget.plans[0].placements)
-    for _ in range(times):
-        seconds = moments.uniform(0, 1.5 * once)
-        endings.append(("keyboard", lambda seconds=seconds: pressed(seconds)))  # type: ignore[misc]
+    seconds = [moments.uniform(0, 1.5 * once) for _ in range(times)]
+    endings += [("keyboard", partial(pressed, one)) for one in seconds]
     found: dict[str, Any] = {kind: [0, 0] for kind, _ in endings}
     for kind, end in endings:
         try:
@@ -84,8 +83,7 @@ def interrupted(library: str, times: int, seed: int = 0) -> dict[str, Any]:
         except (Exception, KeyboardInterrupt):
             found[kind][0] += 1
         found[kind][1] += not is_as_it_was(model)
-    done = model.fit(x, x[:, :1], batch_size=BATCH, verbose=0)
-    return found | {"placed": placed, "losses": done.history["loss"]}
+    return found | {"placed": placed, "losses": fit().history["loss"]}
 
 
 def model_of(keras: Any) -> Any:

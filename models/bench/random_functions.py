@@ -14,6 +14,8 @@ from __future__ import annotations
 import json
 import random
 import traceback
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +24,7 @@ import tensorflow as tf
 from absl import app, flags
 
 import tfmem
+from models.bench.differences import relative_difference
 from models.bench.random_ops import OPS, ROWS, WIDTH
 from tfmem.runtime import memory
 from tfmem.runtime.limited import run_limited
@@ -132,8 +135,8 @@ def verdict(seed: int) -> dict[str, Any]:
 
 def _verdict(seed: int) -> dict[str, Any]:
     batches = [noise(ROWS, WIDTH, seed=10 * seed + i) for i in range(STEPS)]
-    plain, begin = trained(make := Maker(seed), make.function(), batches), Maker(seed)
-    step = begin.function()
+    make, begin = Maker(seed), Maker(seed)
+    plain, step = trained(make, make.function(), batches), begin.function()
     try:
         tfmem.optimize(step, budget=1).plan(batches[0])
         return {"outcome": "accepted a byte"}
@@ -151,7 +154,8 @@ def _verdict(seed: int) -> dict[str, Any]:
     planned = trained(begin, optimized, batches)
     events = [event for report in optimized.reports() for event in report.events]
     found = {"budget": budget, "peak": planned.peak, "predicted": predicted, "events": events}
-    if (off := distance(plain.numbers, planned.numbers)) > TOLERANCE:
+    off = distance(plain.numbers, planned.numbers)
+    if not off <= TOLERANCE:  # nor is what is no number
         return found | {"outcome": "wrong", "why": f"off by {off:.2g}"}
     return found | {"outcome": "kept" if planned.peak <= budget else "exceeded", "off": off}
 
@@ -176,12 +180,7 @@ def trained(make: Maker, step: Any, batches: Tensors) -> Trained:
 
 def distance(expected: list[np.ndarray], found: list[np.ndarray]) -> float:
     """The largest difference, relatively to the largest number of its array."""
-    worst = 0.0
-    for one, other in zip(expected, found, strict=True):
-        scale = float(np.abs(one).max(initial=0)) or 1.0
-        far = np.abs(one.astype("f8") - other.astype("f8")).max(initial=0) / scale
-        worst = max(worst, float(far) if np.isfinite(far) else np.inf)
-    return worst
+    return float(np.max([relative_difference(*pair) for pair in zip(expected, found, strict=True)]))
 
 
 def verdicts(first: int, count: int) -> list[dict[str, Any]]:
@@ -189,9 +188,8 @@ def verdicts(first: int, count: int) -> list[dict[str, Any]]:
     return [verdict(seed) for seed in range(first, first + count)]
 
 
-def many(first: int, count: int) -> list[dict[str, Any]]:
+def many(first: int, count: int) -> Iterator[dict[str, Any]]:
     """Those of any number of seeds, in processes whose allocator counts."""
-    found: list[dict[str, Any]] = []
     for start in range(first, first + count, IN_A_PROCESS):
         part = min(IN_A_PROCESS, first + count - start)
         outcome = run_limited(
@@ -202,24 +200,22 @@ def many(first: int, count: int) -> list[dict[str, Any]]:
             timeout=SECONDS,
         )
         if outcome.status == "ok":
-            found += outcome.result
+            yield from outcome.result
         else:
             why = f"{outcome.status}: {outcome.error}{outcome.output[-1500:]}"
-            found.append({"seed": start, "outcome": "ended", "why": why})
-    return found
+            yield {"seed": start, "outcome": "ended", "why": why}
 
 
 def main(_: list[str]) -> None:
     """Prints what went wrong, and how many went well."""
-    counts: dict[str, int] = {}
-    values = flags.FLAGS
-    for start in range(values.first, values.first + values.count, IN_A_PROCESS):
-        part = min(IN_A_PROCESS, values.first + values.count - start)
-        for one in many(start, part):
-            counts[one["outcome"]] = counts.get(one["outcome"], 0) + 1
-            if one["outcome"] != "kept":
-                print(json.dumps(one), flush=True)
-        print(counts, flush=True)
+    values, counts = flags.FLAGS, Counter[str]()
+    for number, one in enumerate(many(values.first, values.count), 1):
+        counts[one["outcome"]] += 1
+        if one["outcome"] != "kept":
+            print(json.dumps(one), flush=True)
+        if number % IN_A_PROCESS == 0:
+            print(dict(counts), flush=True)
+    print(dict(counts))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ COUNT = 24
 
 @pytest.mark.memory
 def test_functions_made_at_random_keep_budgets_and_numbers() -> None:
-    found = many(0, COUNT)
+    found = list(many(0, COUNT))
     assert len(found) == COUNT
     wrong = [one for one in found if one["outcome"] not in ("kept", "refused")]
     assert not wrong, json.dumps(wrong, indent=1)

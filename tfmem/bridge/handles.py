@@ -57,6 +57,11 @@ def identity(variable: Any) -> str:
     return str(variable._unique_id)
 
 
+def nbytes(variable: Any) -> int:
+    """Bytes of a variable's value; 0 if its shape is not known."""
+    return int((variable.shape.num_elements() or 0) * variable.dtype.size)
+
+
 def exchange(variable: Any, twin: Any) -> Any:
     """Gives a variable its twin's handle; returns the one that it had."""
     old, handle = variable._handle, twin._handle

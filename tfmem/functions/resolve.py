@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfmem.bridge import handles
 from tfmem.bridge.capture import Captured
 from tfmem.costs.types import GRAIN, Lying
 from tfmem.errors import Error, HostMemoryError
@@ -125,7 +126,7 @@ def have_room(created: Sequence[tf.Variable], concrete: Any, request: Request) -
     if request.budget is None:
         return True
     near = [one for one in concrete.graph.variables if one.device == request.device]
-    nbytes = sum(one.shape.num_elements() * one.dtype.size for one in (*near, *created))
+    nbytes = sum(map(handles.nbytes, (*near, *created)))
     return bool(nbytes <= _ROOM_FOR_VARIABLES * request.budget)
 
 

@@ -9,13 +9,12 @@ from tfmem.bridge import calls
 from tfmem.functions.arguments import in_their_places
 from tfmem.functions.entry import Entry
 from tfmem.runtime import host as host_module
-from tfmem.runtime import variables
 
 
 def run(
     original: Any, entry: Entry, args: Any, kwargs: Any, instead: Mapping[int, Any] | None = None
 ) -> Any:
-    """Makes a step.
+    """Makes a step; in the scope of `variables.stay`.
 
     Args:
       original: the tf.function that the entry is of.
@@ -31,12 +30,10 @@ def run(
         if tenant.feeds is not None:
             tenant.feeds.settle()
     if entry.rewritten is None and not instead:
-        with variables.stay():
-            return original(*args, **kwargs)
+        return original(*args, **kwargs)
     given = args, kwargs
     function, args, kwargs = _function(original, entry, args, kwargs)
-    places = in_their_places(entry.tenants, args, kwargs, given)
-    with host_module.guard(), variables.stay(), places:
+    with host_module.guard(), in_their_places(entry.tenants, args, kwargs, given):
         if instead or entry.rewritten is None:
             return calls.call_with(function, args, kwargs, instead or {})
         return entry.rewritten(*args, **kwargs)

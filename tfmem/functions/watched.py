@@ -44,7 +44,7 @@ from tfmem.functions.signature import signature_of
 from tfmem.functions.watch import REPLANS, WATCHED
 from tfmem.graph import device_names
 from tfmem.options import Options
-from tfmem.runtime import memory
+from tfmem.runtime import memory, variables
 from tfmem.runtime.snapshot import Snapshot
 from tfmem.units import format_bytes
 
@@ -137,14 +137,14 @@ class _Step:
         inputs = steps.inputs(self._owner.original(), entry, self._args, self._kwargs)
         by_name = {item.name: one for item, one in zip(entry.captured.inputs, inputs, strict=True)}
         captured = entry.captured.variables
-        variables = [
+        written = [
             captured[name] if name in captured else owner_of(by_name[name])
             for name in effects.written
         ]
         try:
-            if any(variable is None for variable in variables):
+            if any(variable is None for variable in written):
                 raise Error("one is passed as a handle")
-            self._copy = Snapshot(variables)
+            self._copy = Snapshot(written)
         except Error as error:
             self._why_not = f"It is not made again: its variables could not be copied: {error}"
             self._tell(f"a step that is out of memory cannot be made again: {error}")
@@ -190,7 +190,8 @@ class _Step:
 
     def _once(self) -> Any:
         original, instead = self._owner.original(), self._instead()
-        return steps.run(original, self._entry, self._args, self._kwargs, instead)
+        with variables.stay():
+            return steps.run(original, self._entry, self._args, self._kwargs, instead)
 
     def _catch_up(self) -> None:
         """Brings the random kernels of a new function to where those before it were."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfmem.bridge import elements
+from tfmem.bridge import elements, handles
 from tfmem.errors import Error, HostMemoryError
 from tfmem.graph import device_names
 from tfmem.runtime import host as host_module
@@ -69,8 +69,7 @@ def _check_room(variables: Iterable[Any]) -> int:
     needed: dict[str, int] = {}
     for variable in variables:
         place = device_names.cpu_of(variable.device)
-        nbytes = (variable.shape.num_elements() or 0) * variable.dtype.size
-        needed[place] = needed.get(place, 0) + nbytes
+        needed[place] = needed.get(place, 0) + handles.nbytes(variable)
     for place, nbytes in needed.items():
         free = host_module.free_bytes(place)
         if free is not None and nbytes > free:

@@ -151,7 +151,7 @@ def unshare(variables: Iterable[Any], device: str) -> None:
             in_use, _ = memory.memory_info(device)
         except Error:
             return
-        if limit is None or in_use + 2 * _nbytes(variable) <= limit:
+        if limit is None or in_use + 2 * handles.nbytes(variable) <= limit:
             _copy_buffer(variable)
 
 
@@ -165,7 +165,7 @@ def missing_bytes(variables: Iterable[Any], device: str) -> tuple[int, ...]:
 
     seen, found, limit = set[int](), [], memory.device_limit(device)
     for variable in (one for one in variables if one.device == device and one.is_initialized()):
-        if limit is None or memory.memory_info(device)[0] + _nbytes(variable) > limit:
+        if limit is None or memory.memory_info(device)[0] + handles.nbytes(variable) > limit:
             continue
         with tf.init_scope(), tf.device(device), contextlib.suppress(tf.errors.OpError):
             value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
@@ -173,7 +173,7 @@ def missing_bytes(variables: Iterable[Any], device: str) -> tuple[int, ...]:
             if begin is None:
                 continue
             if begin in seen or not chunks.holds(device, value):
-                found.append(_nbytes(variable))
+                found.append(handles.nbytes(variable))
             seen.add(begin)
     return tuple(found)
 
@@ -202,10 +202,6 @@ def _copy_buffer(variable: Any) -> None:
         shared = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
         own = tf.raw_ops.DeepCopy(x=shared)
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=own)
-
-
-def _nbytes(variable: Any) -> int:
-    return int((variable.shape.num_elements() or 0) * variable.dtype.size)
 
 
 def _twin(variable: Any, device: str) -> Any:
