@@ -133,6 +133,21 @@ def test_rows_that_are_sliced_where_they_lie_are_not_made(monkeypatch) -> None:
     assert found == {"sliced": [(4000, 8), (4, 8)], "mapped": [(4000, 8), (4096, 8), (4, 8)]}
 
 
+def test_batches_that_are_made_as_a_whole_have_no_rows(monkeypatch) -> None:
+    def made(dataset: tf.data.Dataset) -> list[tuple[int, int]]:
+        iterator = iter(dataset)
+        next(iterator)
+        with monkeypatch.context() as patch:
+            patch.setattr(feeds, "_held", lambda: [iterator])
+            return list(feeds.rows_made([(1024, 8)]))
+
+    drawn = tf.data.Dataset.range(9).map(lambda i: tf.random.stateless_normal([8, 256], [i, 2]))
+    assert made(drawn) == []
+    assert made(drawn.shuffle(4).repeat().prefetch(1)) == []
+    assert made(drawn.unbatch().batch(8)) == [(1024, 8)]
+    assert made(tf.data.Dataset.range(9).window(3).flat_map(lambda w: w.batch(3))) == [(1024, 8)]
+
+
 def test_iterators_tell_while_a_function_is_traced_and_those_inside_it_are_passed_by() -> None:
     rows = tf.data.Dataset.from_tensor_slices(np.zeros((64, 100), np.float32))
     iterator = iter(rows.shuffle(48).repeat().batch(8))

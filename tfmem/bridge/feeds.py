@@ -54,8 +54,14 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _BATCHING = {"BatchV2", "PaddedBatchV2", "ParallelBatch"}
 _CHOOSING = {"FiniteSkip", "FiniteTake", "Shard", "Shuffle", "ShuffleAndRepeat"}
 _REPEATING = {"FiniteRepeat", "ForeverRepeat", "MemoryCache", "MemoryCacheImpl"}
-_HANDING_ON = {"Root", "Prefetch", "Zip", "Concatenate", *_BATCHING, *_CHOOSING, *_REPEATING}
+_PASSING = {"Root", "Prefetch", "Zip", "Concatenate", *_CHOOSING, *_REPEATING}
+_HANDING_ON = {*_PASSING, *_BATCHING}
 """Stages of pipelines that make no rows, but pass on those that they are given."""
+
+_SOURCES = {"FromTensor", "Random", "Range"}
+_MAPPING = {"Filter", "Map", "ParallelMap", "ParallelMapV2", "Scan"}
+_WHOLE = {*_PASSING, *_SOURCES, *_MAPPING, "DirectedInterleave"}
+"""Stages of pipelines whose elements are whole batches, if there are no others."""
 
 _SLICES, _ALIGNED = "TensorSlice", 64
 """The stage that gives out rows of a tensor where they lie, if their bytes are a multiple of this;
@@ -177,15 +183,19 @@ def rows_kept(nbytes: int) -> int:
 
 
 def rows_made(rows: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Those of some rows of batches that pipelines make, and not only slice from tensors.
+    """Those of some rows of batches that pipelines make, and neither slice nor make as a whole.
 
     Args:
       rows: bytes of a row of each component, and how many a batch has.
     """
-    models = [_model(one) for one in _held()]
-    stages = [stage for model in models for stage in model.nodes.values()]
-    are_sliced = all(model.nodes for model in models) and all(
-        stage.name in _HANDING_ON if stage.inputs else stage.name == _SLICES for stage in stages
+    models = [model.nodes.values() for model in map(_model, _held())]
+    batching = [stages for stages in models if not stages or {one.name for one in stages} - _WHOLE]
+    if models and not batching:
+        return iter(())
+    are_sliced = all(map(len, batching)) and all(
+        stage.name in _HANDING_ON if stage.inputs else stage.name == _SLICES
+        for stages in batching
+        for stage in stages
     )
     return ((size, count) for size, count in rows if not are_sliced or size % _ALIGNED)
 
