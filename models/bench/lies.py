@@ -51,8 +51,8 @@ _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """Budgets over plain's peak, tried from the first on until tfmem, not lied to, trains."""
 
 _LESS = 0.9
-"""Part of the budget in which tfmem, not lied to, has to train as well: a plan that just fits leaves
-nothing to learn with."""
+"""Part of the budget in which tfmem, not lied to, has to train as well: a plan that just fits
+leaves nothing to learn with."""
 
 _STARTS = 5
 """Most processes of a run that is lied to."""
@@ -201,7 +201,7 @@ def page(rows: list[Row]) -> str:
             "the hard limit with the losses and the variables, bit for bit, of a run that was not "
             "lied to.",
             "",
-            f"Every size is {LIE} of the truth. Budget and hard limit (one region) are the same, and "
+            f"Every size is {LIE} of the truth. Budget and hard limit (one region) are the same; "
             f"{_LESS} of them are enough where nobody lies. "
             f"{STEPS_MADE} steps, a new batch each; how many steps ran out of memory or were above "
             "the budget, and had the plan made again; how often a kernel of oneDNN, which does not "
