@@ -47,6 +47,7 @@ def _onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU with AVX-512, on which TensorFlow runs oneDNN's kernels unasked."""
     monkeypatch.setattr(kernels, "onednn_types", lambda: frozenset({"float32", "bfloat16"}))
     monkeypatch.setattr(kernels, "has_avx512", lambda: True)
+    monkeypatch.setattr(kernels, "runs_half", lambda: False)
 
 
 @pytest.fixture
@@ -168,6 +169,20 @@ def test_gradients_of_convolutions_gather_patches(
         sum(workspace(Call("Conv2DBackpropFilter", [image, size, result], [kernel], *facts))),
     ]
     assert found == [to_input, to_filter]
+
+
+@pytest.mark.parametrize(("runs_half", "nbytes"), [(True, 0), (False, 9_805_824)])
+@pytest.mark.usefixtures("two_threads")
+def test_a_processor_with_instructions_for_float16_gathers_none_of_it(
+    monkeypatch: pytest.MonkeyPatch, runs_half: bool, nbytes: int
+) -> None:
+    """As measured on one of each kind; the batch norm's gradient is TensorFlow's own on both."""
+    monkeypatch.setattr(kernels, "runs_half", lambda: runs_half)
+    inputs = [(4,), (3, 3, 64, 128), (8, 8, 8, 128)]
+    call = Call("Conv2DBackpropInput", inputs, [(8, 16, 16, 64)], 2, {}, {}, "float16")
+    assert sum(workspace(call)) == nbytes
+    norm = Call("FusedBatchNormGradV3", [_IMAGE] * 2, [_IMAGE], 2, {}, {}, "float16")
+    assert sum(workspace(norm)) == 8 * 32 * 32 * 16 * 4
 
 
 _IMAGE, _KERNEL, _RESULT = (8, 32, 32, 16), (3, 3, 16, 32), (8, 32, 32, 32)

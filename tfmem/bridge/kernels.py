@@ -59,12 +59,28 @@ def onednn_types() -> frozenset[str]:
 
 
 @functools.cache
+def runs_half() -> bool:
+    """Whether oneDNN's convolutions and pools take float16, too (`core/util/util.cc`).
+
+    Batch norms of float16 are TensorFlow's own everywhere.
+    """
+    instructions = {"avx512_fp16", "amx_fp16", "avx_ne_convert"}
+    return port.IsMklEnabled() and any(one in (_processor() or "") for one in instructions)
+
+
+@functools.cache
 def has_avx512() -> bool:
     """Whether this machine's CPU has AVX-512; taken for granted where Linux does not tell."""
+    return "avx512f" in (_processor() or "avx512f")
+
+
+@functools.cache
+def _processor() -> str | None:
+    """What Linux tells of the CPU."""
     try:
-        return "avx512f" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        return True
+        return None
 
 
 def keeps_arguments_on_host(dtype: Any) -> bool:

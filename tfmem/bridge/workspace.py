@@ -162,6 +162,8 @@ def _is_onednn(call: Call) -> bool:
     """
     if call.op == "MaxPoolGrad" and "MaxPool" not in call.makers[1:2]:
         return False
+    if call.dtype == "float16" and call.op in _OF_HALF:
+        return kernels.runs_half()
     return call.dtype in kernels.onednn_types()
 
 
@@ -277,6 +279,13 @@ def _pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ..
 _POOLS = ("MaxPool", "MaxPool3D")
 _NORMS = ("FusedBatchNormV3", "_FusedBatchNormEx")
 _HALVES = ("float16", "bfloat16")
+
+_OF_HALF = {
+    *("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
+    *("MaxPool", "MaxPoolGrad"),
+    *(f"DepthwiseConv2dNative{part}" for part in ("", "BackpropInput", "BackpropFilter")),
+}
+"""Ops that oneDNN's kernels compute in float16."""
 
 _LANES = 8
 """Numbers of a vector, of all types, that depthwise convolutions take at a time."""

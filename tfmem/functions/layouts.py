@@ -12,14 +12,18 @@ import logging
 import weakref
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from tfmem.bridge.feeds import Feeds
+from tfmem.costs.types import GRAIN
 from tfmem.errors import BudgetError
 from tfmem.functions.arguments import keep, lying, stand_ins
 from tfmem.functions.entry import Entry, Planned, Step, Tenant
 from tfmem.functions.watch import go_on, why_not_anew
+from tfmem.planning.candidate import shrunk
 from tfmem.planning.nested import charge
+from tfmem.planning.request import Request
 from tfmem.runtime import heap, memory
 from tfmem.runtime.heap import Heap
 from tfmem.simulation.layout import layout
@@ -138,7 +142,7 @@ class Layouts:
             return step.at(lying(captured, plan.device, held, found)), steps
 
         if not (others and self._share(others, first)):
-            self._lay_out(tenant, others, first, (step, steps), one.request.room)
+            self._lay_out(tenant, others, first, (step, steps), one.request)
         tenant.in_use, _ = memory.memory_info(plan.device)
         return tenant
 
@@ -157,19 +161,25 @@ class Layouts:
         others: Sequence[Tenant],
         first: Callable[[Heap], Step],
         foreseen: Step,
-        room: Sequence[int],
+        request: Request,
     ) -> None:
-        """Lays free memory out for all plans, or if that cannot be for the one that is new."""
+        """Lays free memory out for all plans, or if that cannot be for the one that is new.
+
+        Chunks are kept apart for buffers that are larger by what was not foreseen.
+        """
         tenant.walls.clear()
         found = heap.measured(tenant.device)
-        free, step = (found.free, first(found)) if found else (room, foreseen)
+        whole, step = (found.free, first(found)) if found else (request.room or (), foreseen)
+        free = shrunk(whole, request.bytes_unforeseen)
+        larger = sum(whole) / max(1, sum(free))
         every = [(tenant, step), *((other, other.step) for other in others)]
         sizes = layout([one for _, one in every], free)
         if sizes is None:
             sizes = layout([step], free)
             for one, its_step in every:
                 one.is_fit &= _fits(its_step, free, sizes or ())
-        walls = heap.partition(tenant.device, sizes or ())
+        enlarged = [ceil(larger * size / GRAIN) * GRAIN for size in sizes or ()]
+        walls = heap.partition(tenant.device, enlarged)
         if found and sizes and not walls:
             for one, its_step in every:
                 one.is_fit &= _fits(its_step, free, ())

@@ -111,7 +111,7 @@ def after_failure(one: Planned, failure: Failure) -> int:
     room = _room(one)
     at_node = _foreseen(one) * _share_at(one, failure)
     needed = (failure.peak_bytes or 0) + failure.nbytes - request.bytes_beside
-    most = at_node * min(1.0, room / max(1, needed))
+    most = at_node * (room / needed if needed > at_node else 1.0)
     most = min(most, TIGHTER * (room - request.bytes_unforeseen))
     found = max(request.bytes_unforeseen + 1, math.ceil(room - most))
     found = max(found, request.bytes_unforeseen + _not_foreseen(one, failure))

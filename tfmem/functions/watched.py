@@ -51,6 +51,11 @@ from tfmem.units import format_bytes
 _log = logging.getLogger("tfmem")
 
 
+_TRIES = 3
+"""How often a plan is looked for after a step: that which leaves as much free as was wanted, then
+those that leave what can be, as far as the one before told. Each takes as long as planning."""
+
+
 @dataclass(frozen=True)
 class Owner:
     """The optimised function whose steps are watched.
@@ -307,14 +312,15 @@ class _Step:
 
     def _plan_for(self, learned: Mapping[str, int]) -> bool:
         """Plans so that as much is left free, or as much as can be; False if that is no more."""
-        found = self._planned(learned)
-        if isinstance(found, Error):
+        for _ in range(_TRIES):
+            found = self._planned(learned)
+            if not isinstance(found, Error):
+                self._keep(learned)
+                return self._renew(found) is None
             learned = self._reachable(learned, found)
-            found = self._planned(learned) if learned else found
-        if isinstance(found, Error):
-            return False
-        self._keep(learned)
-        return self._renew(found) is None
+            if not learned:
+                break
+        return False
 
     def _planned(self, learned: Mapping[str, int]) -> tuple[Planned, ...] | Error:
         """Plans that leave as much free, for what was asked before; why there are none."""

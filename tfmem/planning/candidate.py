@@ -144,3 +144,12 @@ def without(room: tuple[int, ...], nbytes: int) -> tuple[int, ...]:
     """The free chunks with so many bytes less in the largest."""
     number = room.index(max(room))
     return *room[:number], max(0, room[number] - nbytes), *room[number + 1 :]
+
+
+def shrunk(room: tuple[int, ...], nbytes: int) -> tuple[int, ...]:
+    """The free chunks with so many bytes less, each in proportion to its own.
+
+    What fits into them has room in the chunks as they are if each buffer is larger in proportion.
+    """
+    free = max(1, sum(room))
+    return tuple(max(0, size - size * nbytes // free) for size in room)

@@ -17,7 +17,7 @@ from tfmem.planning.candidate import (
     bytes_of_inputs,
     candidate,
     capacity,
-    without,
+    shrunk,
 )
 from tfmem.planning.nested import charge, costs_of, overlapping
 from tfmem.planning.request import Decision, Request
@@ -98,7 +98,7 @@ def beside_others(request: Request, decide: Callable[[Request], Decision]) -> De
         bytes_beside=0,
         bytes_unforeseen=0,
         budget=request.budget and max(1, request.budget - beside),
-        room=request.room and without(request.room, request.bytes_unforeseen),
+        room=request.room and shrunk(request.room, request.bytes_unforeseen),
         whole=request,
     )
     try:
