@@ -240,6 +240,8 @@ def test_a_budget_out_of_reach_leaves_everything_as_it_was():
         ({"budget": 0}, "must be more than zero bytes"),
         ({"budget": -1}, "must be more than zero bytes"),
         ({"budget": 1.5}, "pass an int"),
+        ({"budget": float("nan")}, "pass an int"),
+        ({"budget": True}, "pass an int"),
         ({"techniques": ["sort"]}, r"techniques=\['sort'\]: unknown; choose from order, recompute"),
         ({"max_slowdown": 0.5}, "max_slowdown=0.5: must be a factor of at least 1"),
         ({"strategy": "fast"}, r"pass one such as tfmem.TensorFlowMem\(\)"),
@@ -253,6 +255,11 @@ def test_a_budget_out_of_reach_leaves_everything_as_it_was():
 def test_bad_options_are_refused_at_once(options, message):
     with pytest.raises(tfmem.Error, match=message):
         tfmem.optimize(wide, **options)
+
+
+@pytest.mark.parametrize("budget", [6e9, np.int64(6e9), np.float32(6e9), "6GB"])
+def test_whole_numbers_of_any_type_are_budgets(budget):
+    assert tfmem.optimize(wide, budget=budget)._options.budget == 6 * 10**9
 
 
 @pytest.mark.parametrize(

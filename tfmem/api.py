@@ -47,7 +47,7 @@ _log = logging.getLogger("tfmem")
 def optimize(
     function: None = None,
     *,
-    budget: int | str | None = None,
+    budget: float | str | None = None,
     device: str | Sequence[str] | None = None,
     host: str | Sequence[str] | None = None,
     techniques: Iterable[str] | None = None,
@@ -62,7 +62,7 @@ def optimize(
 def optimize(
     function: Callable[..., Any],
     *,
-    budget: int | str | None = None,
+    budget: float | str | None = None,
     device: str | Sequence[str] | None = None,
     host: str | Sequence[str] | None = None,
     techniques: Iterable[str] | None = None,
@@ -76,7 +76,7 @@ def optimize(
 def optimize(
     function: Callable[..., Any] | None = None,
     *,
-    budget: int | str | None = None,
+    budget: float | str | None = None,
     device: str | Sequence[str] | None = None,
     host: str | Sequence[str] | None = None,
     techniques: Iterable[str] | None = None,

@@ -58,7 +58,7 @@ class MemoryBudget(Hooks):
 
     def __init__(
         self,
-        budget: int | str | None = None,
+        budget: float | str | None = None,
         *,
         evaluate: bool = False,
         predict: bool = False,

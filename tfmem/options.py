@@ -28,7 +28,7 @@ class Options(Bounds):
 
 def checked_options(
     *,
-    budget: int | str | None = None,
+    budget: float | str | None = None,
     device: str | Sequence[str] | None = None,
     host: str | Sequence[str] | None = None,
     techniques: Iterable[str] | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import re
 
 from tfmem.errors import Error
@@ -14,18 +15,19 @@ _UNITS = {"": 1, "B": 1} | {
 _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
-def parse_bytes(amount: int | str, what: str = "budget") -> int:
-    """Bytes from a number or from text such as ``"6GiB"``, ``"800MB"``, ``"1.5 GiB"``.
+def parse_bytes(amount: float | str, what: str = "budget") -> int:
+    """Bytes from a whole number or from text such as ``"6GiB"``, ``"800MB"``, ``"1.5 GiB"``.
 
-    GiB is 2**30 bytes, GB is 10**9.
+    GiB is 2**30 bytes, GB is 10**9. Whole numbers of other types are taken, too, such as ``6e9``
+    and ``numpy.int64``.
 
     Raises:
-      tfmem.Error: the text is no amount, or the amount is not positive.
+      tfmem.Error: the text is no amount, the number is not whole, or the amount is not positive.
     """
     if isinstance(amount, str):
         nbytes = _from_text(amount, what)
-    elif isinstance(amount, int) and not isinstance(amount, bool):
-        nbytes = amount
+    elif isinstance(amount, numbers.Real) and not isinstance(amount, bool) and amount % 1 == 0:
+        nbytes = int(amount)
     else:
         raise Error(f"{what}={amount!r}: pass an int (bytes) or text such as '6GiB' or '800MB'")
     if nbytes <= 0:

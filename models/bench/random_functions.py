@@ -31,7 +31,7 @@ from tfmem.runtime import memory
 from tfmem.runtime.limited import run_limited
 
 STEPS = 3
-IN_A_PROCESS, LIMIT_BYTES, SECONDS = 40, 2**31, 900
+IN_A_PROCESS, LIMIT_BYTES, SECONDS = 125, 2**31, 900
 TOLERANCE = 1e-3
 """Of outputs and variables, relatively to the largest number among them: kernels that are fused or
 ordered otherwise round otherwise, and a dozen ops in a row magnify that. A wrong number is one of
@@ -42,6 +42,7 @@ DEEPEST = 14
 
 flags.DEFINE_integer("first", 0, "The first seed.")
 flags.DEFINE_integer("count", 1000, "How many functions.")
+flags.DEFINE_integer("deepest", DEEPEST, "Most ops from the argument to the last value.")
 
 Tensors = list[tf.Tensor]
 
@@ -216,7 +217,7 @@ def many(first: int, count: int, deepest: int = DEEPEST) -> Iterator[dict[str, A
 def main(_: list[str]) -> None:
     """Prints what went wrong, and how many went well."""
     values, counts = flags.FLAGS, Counter[str]()
-    for number, one in enumerate(many(values.first, values.count), 1):
+    for number, one in enumerate(many(values.first, values.count, values.deepest), 1):
         counts[one["outcome"]] += 1
         if one["outcome"] != "kept":
             print(json.dumps(one), flush=True)

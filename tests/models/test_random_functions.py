@@ -8,13 +8,13 @@ import pytest
 
 from models.bench.random_functions import Maker, many
 
-COUNT = 24
-"""Of every run; `python -m models.bench.random_functions` makes any number."""
+COUNT, DEEPEST = 500, 3
+"""Of every run; `python -m models.bench.random_functions` makes any number, and deeper ones."""
 
 
 @pytest.mark.memory
 def test_functions_made_at_random_keep_budgets_and_numbers() -> None:
-    found = list(many(0, COUNT))
+    found = list(many(0, COUNT, DEEPEST))
     assert len(found) == COUNT
     wrong = [one for one in found if one["outcome"] not in ("kept", "refused")]
     assert not wrong, json.dumps(wrong, indent=1)
