@@ -41,7 +41,16 @@ class HostMemoryError(Error):
 
 
 class UnsupportedFunctionError(Error):
-    """The function cannot be optimised (for example ``jit_compile=True``); it is left as it was."""
+    """The function cannot be optimised (for example ``jit_compile=True``); it is left as it was.
+
+    Attributes:
+      node: of the function, because of which; "" if it is none in particular.
+    """
+
+    def __init__(self, message: str, node: str = "") -> None:
+        """Takes what is said, and the name of the node."""
+        super().__init__(message)
+        self.node = node
 
 
 class RewriteError(Error):

@@ -11,12 +11,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from tfmem.bridge import datasets, graphdefs, grappler, kernels, reads, sums
+from tfmem.bridge import datasets, graphdefs, grappler, kernels, lines, reads, sums
 from tfmem.bridge.compiled import is_compiled
 from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
@@ -31,6 +30,12 @@ from tfmem.graph.ops import facts_of
 from tfmem.runtime import devices
 
 _MAX_SOURCES = 500
+
+_OF_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
+"""Ops that run functions of Python."""
+
+_OF_NUMBERS = {"Range", "Fill", "LinSpace", "RandomUniform", "RandomStandardNormal", "Tile"}
+"""Ops that make as much as numbers say that they read."""
 _SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
 _LOOP_OPS = frozenset(("Enter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"))
 
@@ -328,31 +333,7 @@ def _is_resource(node: NodeDef) -> bool:
 def _sources(graph: Graph, concrete: Any) -> dict[str, str]:
     """Lines of user code of the largest nodes; to look up one takes 50 microseconds."""
     largest = sorted(graph.nodes, key=lambda n: max(n.nbytes, default=0), reverse=True)
-    operations = {op.name: op for op in concrete.graph.get_operations()}
-    names = [node.name for node in largest if node.name in operations][:_MAX_SOURCES]
-    return {name: _user_line(operations[name]) for name in names}
-
-
-_NOT_USERS = (
-    "/tensorflow/",
-    "/keras/",
-    "/tf_keras/",
-    "<",
-    f"{Path(__file__).parents[1].as_posix()}/",
-)
-
-
-def _user_line(operation: Any) -> str:
-    """The innermost frame outside TensorFlow, Keras and tfmem, as ``file:line``; "" if none is.
-
-    TensorFlow's object for the traceback must not outlive the graph: its address is used again for
-    the next one, and creating an op then fails.
-    """
-    for frame in reversed(operation.traceback.get_user_frames()):
-        path = frame.filename.replace("\\", "/")
-        if not any(part in path for part in _NOT_USERS):
-            return f"{frame.filename}:{frame.lineno}"
-    return ""
+    return lines.lines_of((node.name for node in largest), concrete.graph, _MAX_SOURCES)
 
 
 def _refuse_pulled(graph: Graph, workspace: Mapping[str, int], device: str) -> None:
@@ -364,21 +345,37 @@ def _refuse_pulled(graph: Graph, workspace: Mapping[str, int], device: str) -> N
             raise UnsupportedFunctionError(
                 f"{node.name} ({node.op}) runs functions of data sets, whose {nbytes / 2**20:.1f} "
                 f"MiB on {device} cannot be planned; loop over iter(dataset) instead, or over the "
-                "data set outside of the function"
+                "data set outside of the function",
+                node.name,
             )
 
 
 def _refuse_unknown(unknown: Sequence[tuple[Value, str]], concrete: Any) -> None:
     if not unknown:
         return
-    operations = {op.name: op for op in concrete.graph.get_operations()}
+    found = lines.lines_of((value.node for value, _ in unknown[:5]), concrete.graph)
     named = []
     for value, op in unknown[:5]:
-        line = _user_line(operations[value.node]) if value.node in operations else ""
+        line = found.get(value.node)
         named.append(f"{value} ({op}{', ' + line if line else ''})")
     more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
     raise UnsupportedFunctionError(
         f"{_plain_name(concrete.name)}: the size of {', '.join(named)}{more} is not known before "
-        "the step runs; fix the shapes, for example with dataset.batch(n, drop_remainder=True), "
-        "tf.ensure_shape, or an input_signature without None"
+        f"the step runs; {_advice(unknown[0][1])}"
+    )
+
+
+def _advice(op: str) -> str:
+    """What makes the size of an op's output known."""
+    if op in _OF_PYTHON:
+        return "TensorFlow cannot look into Python: give its result a shape by tf.ensure_shape"
+    if op in _OF_NUMBERS:
+        return (
+            "how much it makes follows from data: make it of numbers of Python, of shapes that "
+            "are fixed (dataset.batch(n, drop_remainder=True)), or give it a maxlen where there is "
+            "one, and mask what is too much"
+        )
+    return (
+        "fix the shapes, for example with dataset.batch(n, drop_remainder=True), tf.ensure_shape, "
+        "or an input_signature without None"
     )

@@ -54,7 +54,8 @@ def scratch(node: NodeDef, given: Sequence[tf.Tensor], functions: Mapping[str, F
     except (ValueError, ImportError, tf.errors.OpError) as error:
         raise UnsupportedFunctionError(
             f"{node.name} calls a function that XLA compiles (jit_compile=True), whose memory "
-            f"cannot be told before it runs ({error}); use tf.function(jit_compile=False) there"
+            f"cannot be told before it runs ({error}); use tf.function(jit_compile=False) there",
+            node.name,
         ) from error
 
 

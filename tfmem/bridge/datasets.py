@@ -100,7 +100,8 @@ def at_once(body: Body, given: int = 0) -> int:
         if node.op in LOOPS and any(map(_keeps, functions)):
             raise UnsupportedFunctionError(
                 f"the loop {node.name} runs in a function of a data set, where what it keeps in "
-                "each of its turns is not counted; loop over iter(dataset) instead"
+                "each of its turns is not counted; loop over iter(dataset) instead",
+                node.name,
             )
         inside = sum(one.turns * at_once(one) for one in functions)
         workspace[node.name] = workspace.get(node.name, 0) + inside

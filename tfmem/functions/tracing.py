@@ -8,6 +8,7 @@ from typing import Any
 
 from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
 from tfmem.bridge.capture import Captured, capture
+from tfmem.bridge.lines import told
 from tfmem.errors import BudgetError
 from tfmem.functions.arguments import with_passed
 from tfmem.functions.contents import with_contents
@@ -55,7 +56,8 @@ def captured(
 ) -> Captured:
     """A function that was traced for some arguments, with what is known of these."""
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
-    found = with_contents(capture(concrete, device=requests[0].device, args=flat))
+    with told(concrete.graph):
+        found = with_contents(capture(concrete, device=requests[0].device, args=flat))
     return with_passed(found, flat, (args, kwargs))
 
 

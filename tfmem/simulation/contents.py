@@ -73,7 +73,7 @@ def _run(top: Body, granularity: int, choice: int) -> tuple[int, Records]:
         holdings.hold(thing)  # they stay with the caller
     machine.run(code_of(top, Plan()), things, ())
     if machine.unbounded:
-        raise UnsupportedFunctionError(_unbounded(machine.unbounded))
+        raise _refusal(machine.unbounded)
     now = most = 0
     for buffer, nbytes in holdings.events:
         now += nbytes if nbytes > 0 else -holdings.sizes[buffer]
@@ -81,13 +81,14 @@ def _run(top: Body, granularity: int, choice: int) -> tuple[int, Records]:
     return most, recorder.records
 
 
-def _unbounded(kept: Mapping[Path, int]) -> str:
+def _refusal(kept: Mapping[Path, int]) -> UnsupportedFunctionError:
     (path, nbytes), *others = sorted(kept.items(), key=lambda item: (-item[1], item[0]))
     more = f" (and {len(others)} more loops)" if others else ""
-    return (
+    return UnsupportedFunctionError(
         f"the loop {path[-1]} keeps {format_bytes(nbytes)} in each of its turns{more}, and nothing "
         "tells before the step runs how many there are at most; pass maximum_iterations to "
-        "tf.while_loop, or loop over a range whose length does not depend on data"
+        "tf.while_loop, or loop over a range whose length does not depend on data",
+        path[0],
     )
 
 

@@ -164,7 +164,9 @@ class Machine:
             if self.runs > MOST_RUNS:
                 raise UnsupportedFunctionError(
                     f"the loop {path[-1]} turns so often, and keeps memory each time, that it is "
-                    "not followed to its end; keep less for its gradient, or let it turn less often"
+                    "not followed to its end; keep less for its gradient, or let it turn fewer "
+                    "times",
+                    path[0],
                 )
             things = self.run(body, things, (*path, "1"))
 
