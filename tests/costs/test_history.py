@@ -19,6 +19,7 @@ from tfmem.plan import Plan
 from tfmem.planning.request import Request
 
 LAYERS = 6
+CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 X = tf.random.stateless_normal([256, 128], [1, 2])
 
 
@@ -160,10 +161,32 @@ def test_the_time_of_a_node_is_what_its_kernel_took() -> None:
     work(x)
     assert profiler.PROFILER.start()
     work(x)
-    seconds = profiler.PROFILER.stop("/job:localhost/replica:0/task:0/device:CPU:0").seconds
+    seconds = profiler.PROFILER.stop(CPU, {"x", "large", "Sum", "small"}).seconds
     assert not any(name.startswith("ExecutorState") for name in seconds)
     assert 1e-4 < seconds["large"] < 1
     assert seconds["small"] < seconds["large"]
+
+
+def test_nodes_of_a_data_set_with_the_names_of_a_functions_do_not_count() -> None:
+    def made(i):
+        return tf.reduce_sum(tf.random.stateless_normal([300, 300], [i, 1]), name="total")
+
+    @tf.function
+    def work(x, y):
+        return tf.reduce_sum(2.0 * x, name="total") + y
+
+    x, rows = tf.ones([4, 4]), iter(tf.data.Dataset.range(10**6).map(made).prefetch(64))
+    for _ in range(2):
+        assert profiler.PROFILER.start()
+        for _ in range(200):
+            work(x, next(rows))
+        nodes = {
+            node.name
+            for node in work.get_concrete_function(x, next(rows)).graph.as_graph_def().node
+        }
+        seconds = profiler.PROFILER.stop(CPU, nodes).seconds
+    assert not any("normal" in name for name in seconds)
+    assert seconds["total"] < 20 * seconds["add"]
 
 
 def test_steps_are_summed_up_by_their_median_seconds_and_most_bytes() -> None:

@@ -8,10 +8,11 @@ hand out and take back.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -19,22 +20,53 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from tfmem.costs.types import Measured
 from tfmem.graph import device_names
 
+_RUN = "ExecutorState::Process"
+"""The event of the executor that runs nodes, one after the other."""
+
 _ASKED, _GIVEN_BACK = "MemoryAllocation", "MemoryDeallocation"
 """Events of TensorFlow's BFC allocators."""
 
 
-def read(folder: Path, device: str) -> Measured:
-    """What a traced stretch of time says.
+def read(folder: Path, device: str, nodes: Collection[str]) -> Measured:
+    """What a traced stretch of time says of the nodes of a function.
 
     Args:
       folder: where the profiler wrote.
       device: full name of the device whose memory is asked for.
+      nodes: names of the nodes. Others may have the same, such as those of a data set's functions,
+        which run meanwhile.
 
     Returns:
       Seconds of each node that ran in this process, and what it held on the device.
     """
-    planes = list(_planes(folder))
-    return Measured(_seconds(planes), _workspace(planes, device))
+    events = _without_others(list(_events(_planes(folder))), nodes)
+    return Measured(_seconds(events), _workspace(events, device))
+
+
+class Event(NamedTuple):
+    """An event that was traced.
+
+    Attributes:
+      plane: what it is traced of: the host, or a GPU.
+      line: its thread.
+      event: itself, without its name.
+      run: the number of the executor's run that it belongs to; None outside of all.
+    """
+
+    plane: Any
+    line: Any
+    event: Any
+    run: int | None
+
+    @property
+    def name(self) -> str:
+        """What it is called: of a node "node:op"."""
+        return str(self.plane.event_metadata[self.event.metadata_id].name)
+
+    @property
+    def begin(self) -> int:
+        """Picoseconds."""
+        return int(self.line.timestamp_ns * 1000 + self.event.offset_ps)
 
 
 @dataclass(frozen=True)
@@ -69,14 +101,13 @@ def heap_events(folder: Path, device: str) -> list[HeapEvent]:
       device: full name of the device.
     """
     found: list[tuple[int, HeapEvent]] = []
-    for plane, line, event in _events(_planes(folder)):
-        named = plane.event_metadata[event.metadata_id].name
-        if named not in (_ASKED, _GIVEN_BACK):
+    for one in _events(_planes(folder)):
+        if one.name not in (_ASKED, _GIVEN_BACK):
             continue
-        facts = _facts(plane, event)
+        facts = _facts(one.plane, one.event)
         if _is_allocator_of(facts["allocator_name"], device):
             made = HeapEvent(
-                is_request=named == _ASKED,
+                is_request=one.name == _ASKED,
                 address=int(facts["addr"]),
                 requested=int(facts["requested_bytes"]),
                 given=int(facts["allocation_bytes"]),
@@ -84,7 +115,7 @@ def heap_events(folder: Path, device: str) -> list[HeapEvent]:
                 fragmentation=float(facts["fragmentation"]),
                 node=str(facts.get("tf_op", "")),
             )
-            found.append((line.timestamp_ns * 1000 + event.offset_ps, made))
+            found.append((one.begin, made))
     return [made for _, made in sorted(found, key=lambda one: one[0])]
 
 
@@ -95,26 +126,48 @@ def _planes(folder: Path) -> Iterator[Any]:
         yield from space.planes
 
 
-def _seconds(planes: Iterable[Any]) -> dict[str, float]:
+def _seconds(events: Iterable[Event]) -> dict[str, float]:
     """Seconds by node; where a GPU ran kernels for a node, those alone."""
     host: dict[str, float] = {}
     gpu: dict[str, float] = {}
-    for plane, _, event in _events(planes):
-        is_gpu = "/device:GPU" in plane.name
+    for one in events:
+        is_gpu = "/device:GPU" in one.plane.name
         found = gpu if is_gpu else host
-        named = plane.event_metadata[event.metadata_id].name
-        text = _kernel_of(plane, event) if is_gpu else named
-        name, _, op = text.partition(":")
-        if op and op[0] != ":" and " " not in text:
-            found[name] = found.get(name, 0.0) + event.duration_ps * 1e-12
+        text = _kernel_of(one.plane, one.event) if is_gpu else one.name
+        if name := _node_of(text):
+            found[name] = found.get(name, 0.0) + one.event.duration_ps * 1e-12
     return {**host, **gpu}
 
 
-def _events(planes: Iterable[Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """Every event, with its plane and its line."""
-    return (
-        (plane, line, event) for plane in planes for line in plane.lines for event in line.events
-    )
+def _node_of(text: str) -> str:
+    """The node of a text "node:op"; "" if it is none such."""
+    name, _, op = text.partition(":")
+    return name if op and op[0] != ":" and " " not in text else ""
+
+
+def _events(planes: Iterable[Any]) -> Iterator[Event]:
+    """Every event, in each thread those first that others are within."""
+    for plane in planes:
+        for line in plane.lines:
+            runs: list[tuple[int | None, int]] = []  # each within the one before it, with its end
+            for event in sorted(line.events, key=lambda e: (e.offset_ps, -e.duration_ps)):
+                while runs and runs[-1][1] <= event.offset_ps:
+                    runs.pop()
+                one = Event(plane, line, event, runs[-1][0] if runs else None)
+                if one.name == _RUN:
+                    end = event.offset_ps + event.duration_ps
+                    runs.append((_facts(plane, event).get("id"), end))
+                yield one
+
+
+def _without_others(events: Sequence[Event], nodes: Collection[str]) -> list[Event]:
+    """All but those of runs that run other nodes for the most part."""
+    ran: defaultdict[int | None, list[bool]] = defaultdict(list)
+    for one in events:
+        if name := _node_of(one.name):
+            ran[one.run].append(name in nodes)
+    others = {run for run, known in ran.items() if run is not None and 2 * sum(known) < len(known)}
+    return [one for one in events if one.run not in others]
 
 
 def _kernel_of(plane: Any, event: Any) -> str:
@@ -134,27 +187,26 @@ def _facts(plane: Any, event: Any) -> dict[str, Any]:
     return found
 
 
-def _workspace(planes: Iterable[Any], device: str) -> dict[str, int] | None:
+def _workspace(events: Iterable[Event], device: str) -> dict[str, int] | None:
     """Most bytes that each node held on a device only while it ran; None if no allocator tells.
 
     That is what its kernel asked for as temporary and gave back before it ended.
     """
     ends: dict[str, int] = {}
-    events: list[tuple[int, str, dict[str, Any]]] = []
-    for plane, line, event in _events(planes):
-        begin = line.timestamp_ns * 1000 + event.offset_ps
-        named = plane.event_metadata[event.metadata_id].name
+    requests: list[tuple[int, str, dict[str, Any]]] = []
+    for one in events:
+        named = one.name
         if named in (_ASKED, _GIVEN_BACK):
-            facts = _facts(plane, event)
+            facts = _facts(one.plane, one.event)
             if _is_allocator_of(facts["allocator_name"], device):
-                events.append((begin, named, facts))
+                requests.append((one.begin, named, facts))
         elif ":" in named:
-            ends[named.partition(":")[0]] = begin + event.duration_ps
-    if not events:
+            ends[named.partition(":")[0]] = one.begin + one.event.duration_ps
+    if not requests:
         return None
     held: dict[int, tuple[str, int, int]] = {}
     changes: dict[str, list[tuple[int, int]]] = {}
-    for moment, named, facts in sorted(events, key=lambda one: one[0]):
+    for moment, named, facts in sorted(requests, key=lambda one: one[0]):
         if named == _GIVEN_BACK and facts["addr"] in held:
             node, nbytes, begin = held.pop(facts["addr"])
             if moment <= ends.get(node, moment):

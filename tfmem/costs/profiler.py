@@ -8,7 +8,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -58,11 +58,12 @@ class Profiler:
         self._folder = folder
         return True
 
-    def stop(self, device: str) -> Measured:
+    def stop(self, device: str, nodes: Collection[str]) -> Measured:
         """Stops it.
 
         Args:
           device: full name of the device whose memory is asked for.
+          nodes: names of the nodes that are asked for.
 
         Returns:
           Seconds of each node that ran in this process since, and what it held on the device.
@@ -72,7 +73,7 @@ class Profiler:
         tf.test.experimental.sync_devices()
         tf.profiler.experimental.stop()
         with folder as name:
-            return traces.read(Path(name), device)
+            return traces.read(Path(name), device, nodes)
 
 
 PROFILER = Profiler()

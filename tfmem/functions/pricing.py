@@ -153,7 +153,7 @@ class Tracing:
             try:
                 result = step()
             finally:
-                traced = profiler.PROFILER.stop(self._request.device)
+                traced = profiler.PROFILER.stop(self._request.device, self._graph.by_name)
             self._steps.append(traced)
         else:
             self._left = 0
