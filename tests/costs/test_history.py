@@ -212,7 +212,7 @@ def test_a_step_that_ends_with_an_error_is_not_among_those_that_are_traced(
 ) -> None:
     """The last of an epoch, say: were it the last to be traced, all that follow would be, too."""
     monkeypatch.setattr(profiler.Profiler, "start", lambda _: True)
-    monkeypatch.setattr(profiler.Profiler, "stop", lambda _, device: device)
+    monkeypatch.setattr(profiler.Profiler, "stop", lambda _, device, nodes: device)
     tracing = pricing.Tracing(Graph(()), Request(device="GPU"), Plan())
     kept = []
     monkeypatch.setattr(tracing, "_keep", lambda: kept.append(list(tracing._steps)))
