@@ -111,15 +111,19 @@ def after_failure(one: Planned, failure: Failure) -> int:
     room = _room(one)
     at_node = _foreseen(one) * _share_at(one, failure)
     needed = (failure.peak_bytes or 0) + failure.nbytes - request.bytes_beside
-    most = at_node * (room / needed if needed > at_node else 1.0)
+    larger = needed / max(1.0, at_node)
+    most = room / larger if larger > 1 else at_node
     most = min(most, TIGHTER * (room - request.bytes_unforeseen))
     found = max(request.bytes_unforeseen + 1, math.ceil(room - most))
-    found = max(found, request.bytes_unforeseen + _not_foreseen(one, failure))
+    found = max(found, request.bytes_unforeseen + _not_foreseen(one, failure, larger))
     return min(found, _enough_for_order(one))
 
 
-def _not_foreseen(one: Planned, failure: Failure) -> int:
-    """Bytes of the buffer that found no room, if the node that failed was to have none like it."""
+def _not_foreseen(one: Planned, failure: Failure, larger: float) -> int:
+    """Bytes of the buffer that found no room, if the node that failed was to have none like it.
+
+    Where more was in use than predicted, its buffers are taken to be as many times as large.
+    """
     costs, names = one.costs, failure.nodes_of(one.graph.by_name)
     if not names:
         return 0
@@ -127,7 +131,8 @@ def _not_foreseen(one: Planned, failure: Failure) -> int:
     within = costs.requests[name].events if name in costs.requests else ()
     asked = (nbytes for _, nbytes in within)
     sizes = *one.graph.by_name[name].nbytes, *held_by(costs, name), *asked
-    return 0 if wanted in map(costs.allocated, sizes) else wanted
+    foreseen = [*map(costs.allocated, sizes)]
+    return 0 if wanted in foreseen or wanted <= larger * max(foreseen, default=0) else wanted
 
 
 def _enough_for_order(one: Planned) -> int:

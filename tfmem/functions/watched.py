@@ -314,10 +314,11 @@ class _Step:
         """Plans so that as much is left free, or as much as can be; False if that is no more."""
         for _ in range(_TRIES):
             found = self._planned(learned)
-            if not isinstance(found, Error):
+            error = found if isinstance(found, Error) else self._renew(found)
+            if error is None:
                 self._keep(learned)
-                return self._renew(found) is None
-            learned = self._reachable(learned, found)
+                return True
+            learned = self._reachable(learned, error)
             if not learned:
                 break
         return False
