@@ -83,6 +83,8 @@ def test_explain_tells_what_is_alive(
         (["optimize", "{model}", "/proc/x/y", "--batch=256", "--budget=16MiB"], 1, "cannot be"),
         (["plan", "show", "nowhere.json"], 1, "cannot read"),
         (["plan", "show", "{damaged}"], 1, "not a plan"),
+        (["plan", "show", "{damaged}"], 1, "damaged.json"),
+        (["plan", "diff", "/", "{damaged}"], 1, "cannot read the plan in /"),
     ],
 )
 def test_bad_input_is_told(
@@ -143,6 +145,9 @@ def test_the_cache_is_listed_and_cleared(
     assert json.loads(capsys.readouterr().out)["files"] == 1
     assert main(["cache", "--clear"]) == 0
     assert not kept.exists()
+    kept.mkdir()
+    assert main(["cache", "--clear"]) == 1
+    assert f"cannot delete {kept}" in capsys.readouterr().err
 
 
 def test_the_doctor_tells_of_devices(capsys: pytest.CaptureFixture[str]) -> None:

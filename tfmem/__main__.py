@@ -190,7 +190,7 @@ def _diff(options: argparse.Namespace) -> None:
 def _read_plan(path: str) -> Plan:
     try:
         return Plan.from_json(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, Error) as error:
         raise Error(f"cannot read the plan in {path}: {error}") from error
 
 
@@ -199,7 +199,10 @@ def _cache(options: argparse.Namespace) -> None:
     nbytes = store.nbytes_of(files)
     if options.clear:
         for path in files:
-            path.unlink(missing_ok=True)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise Error(f"cannot delete {path}: {error}; delete it by hand") from error
     facts = {"folder": str(store.root() or ""), "files": len(files), "bytes": nbytes}
     facts["cleared"] = options.clear
     where = facts["folder"] or f"nowhere, since {store.DIRECTORY} is empty"

@@ -235,18 +235,63 @@ class Plan:
         """
         try:
             return _plan(json.loads(text))
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise Error(
                 f"not a plan in JSON ({type(error).__name__}: {error}); "
                 "pass text that Plan.to_json() of the same tfmem version wrote"
             ) from error
 
 
-def _plan(fields: dict) -> Plan:  # type: ignore[type-arg]
+_MOST = 2**63 - 1
+"""Most bytes, or nodes, or clones of one, that a plan may speak of."""
+
+_MADE_OF = {
+    "str": (str,),
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "float": (int, float),
+    "Value": (list,),
+    "Plan": (dict,),
+}
+"""What JSON has for a field, by its type; for the others a list."""
+
+
+def _fields(kind: type[Any], found: Any) -> dict[str, Any]:
+    """What JSON has of a dataclass: each field, of its type, and no other."""
+    if not isinstance(found, dict):
+        raise TypeError(f"{kind.__name__} is {_shown(found)}")
+    types = {field.name: str(field.type) for field in dataclasses.fields(kind)}
+    if found.keys() != types.keys():
+        others = sorted(found.keys() ^ types.keys())
+        raise ValueError(f"{kind.__name__} lacks, or should not have, {_shown(others)}")
+    for name, one in found.items():
+        is_amount = isinstance(one, (int, float)) and not 0 <= one <= _MOST
+        if type(one) not in _MADE_OF.get(types[name], (list,)) or is_amount:
+            raise TypeError(f"{name} of {kind.__name__} is {_shown(one)}")
+        if isinstance(one, str):
+            one.encode()
+    return found
+
+
+def _shown(found: Any) -> str:
+    text = ascii(found)
+    return text if len(text) < 80 else f"{text[:76]} ..."
+
+
+def _names(found: list[Any]) -> tuple[str, ...]:
+    for name in found:
+        if not isinstance(name, str):
+            raise TypeError(f"{_shown(name)} is no name of a node")
+        name.encode()
+    return tuple(found)
+
+
+def _plan(found: Any) -> Plan:
+    fields = _fields(Plan, found)
     return Plan(
         **fields
         | {
-            "order": tuple(fields["order"]),
+            "order": _names(fields["order"]),
             "recomputations": tuple(map(_recomputation, fields["recomputations"])),
             "evictions": tuple(map(_transfer, fields["evictions"])),
             "placements": tuple(map(_placement, fields["placements"])),
@@ -256,20 +301,31 @@ def _plan(fields: dict) -> Plan:  # type: ignore[type-arg]
     )
 
 
-def _body(fields: dict) -> BodyPlan:  # type: ignore[type-arg]
-    return BodyPlan(fields["node"], int(fields["branch"]), _plan(fields["plan"]))
+def _body(found: Any) -> BodyPlan:
+    fields = _fields(BodyPlan, found)
+    return BodyPlan(fields["node"], fields["branch"], _plan(fields["plan"]))
 
 
-def _recomputation(fields: dict) -> Recomputation:  # type: ignore[type-arg]
-    return Recomputation(fields["node"], tuple(fields["users"]), int(fields["index"]))
+def _recomputation(found: Any) -> Recomputation:
+    fields = _fields(Recomputation, found)
+    return Recomputation(fields["node"], _names(fields["users"]), fields["index"])
 
 
-def _transfer(fields: dict) -> Transfer:  # type: ignore[type-arg]
+def _fetch(found: Any) -> Fetch:
+    fields = _fields(Fetch, found)
+    return Fetch(_names(fields["users"]), fields["trigger"])
+
+
+def _transfer(found: Any) -> Transfer:
+    fields = _fields(Transfer, found)
     node, index = fields["value"]
-    fetches = tuple(Fetch(tuple(f["users"]), f["trigger"]) for f in fields["fetches"])
-    return Transfer(Value(node, index), fetches, fields["pace"])
+    if type(index) is not int or not 0 <= index <= _MOST:
+        raise TypeError(f"{_shown(index)} is no output of a node")
+    (name,) = _names([node])
+    return Transfer(Value(name, index), tuple(map(_fetch, fields["fetches"])), fields["pace"])
 
 
-def _placement(fields: dict) -> Placement:  # type: ignore[type-arg]
+def _placement(found: Any) -> Placement:
+    fields = _fields(Placement, found)
     transfers = tuple(map(_transfer, fields["transfers"]))
-    return Placement(fields["variable"], tuple(fields["moved"]), transfers)
+    return Placement(fields["variable"], _names(fields["moved"]), transfers)

@@ -12,9 +12,10 @@ import tensorflow as tf
 
 import tfmem
 from tfmem.costs import history, profiler, store
-from tfmem.costs.types import Measured
+from tfmem.costs.types import Link, Measured
 from tfmem.functions import pricing
 from tfmem.graph.ir import Graph
+from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.planning.request import Request
 
@@ -135,6 +136,54 @@ def test_a_foreign_or_damaged_profile_is_reported_and_not_used(
         plan = make(weights, budget=most).plan(X)
     assert message in caplog.text
     assert plan.step_seconds == by_size.step_seconds
+
+
+MACHINE = history.Machine("this one")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace("1000", "1001"),
+        lambda text: text.replace("1000", "NaN"),
+        lambda text: text[:-1],
+        lambda text: text.replace('"sum"', '"sun"'),
+        lambda text: "[" * 100_000,
+    ],
+)
+def test_what_is_not_what_was_kept_is_reported_and_not_used(
+    damage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A digit that has changed, which nothing but a sum can tell."""
+    graph = parse("x = _Arg() [8] @/device:CPU:0\nreturn x:0")
+    lesson = history.Lesson(graph, MACHINE)
+    history.keep_probe(Link(1e9, 1e9, 1000.0, 0.0), MACHINE, "here")
+    history.keep_measured(graph, "cpu", MACHINE, Measured({"x": 1000.0}))
+    lesson.keep(1000)
+    lesson.begin(1000)
+    paths = [*store.files()]
+    assert len(paths) == 4
+    for path in paths:
+        path.write_text(damage(path.read_text()))
+    history.IN_PROCESS.facts.clear()
+    with caplog.at_level(logging.WARNING, "tfmem"):
+        assert history.probed(Link, MACHINE, "here") is None
+        assert history.measured_of(graph, "cpu", MACHINE) is None
+        assert lesson.nbytes() == lesson.of_the_dead() == 0
+    for path in paths:
+        assert f"{path} is damaged" in caplog.text
+
+
+def test_a_measurement_of_something_else_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    for place, facts in enumerate(("here", "there")):
+        history.keep_probe(Link(1e9 + place, 1e9, 1e-4, 0.0), MACHINE, facts)
+    first, second = store.files()
+    first.write_bytes(second.read_bytes())
+    history.IN_PROCESS.facts.clear()
+    with caplog.at_level(logging.WARNING, "tfmem"):
+        found = [history.probed(Link, MACHINE, facts) for facts in ("here", "there")]
+    assert found.count(None) == 1
+    assert f"{first} is damaged" in caplog.text
 
 
 def test_a_profiler_in_use_is_left_alone(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import errno
 import logging
 import os
 import shutil
@@ -82,6 +83,51 @@ def test_a_damaged_or_foreign_file_is_reported_and_not_obeyed(
         assert cache.load(GRAPH, COSTS, REQUEST) is None
     assert message in caplog.text
     assert str(file) in caplog.text
+
+
+def test_another_plan_in_the_place_of_one_is_not_obeyed(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a plan of the same graph, whole, and predicts what it gives."""
+    only_order = dataclasses.replace(REQUEST, budget=2 * budgets(GRAPH, 1)[0])
+    cache.save(GRAPH, COSTS, only_order, choose(GRAPH, COSTS, only_order).plan)
+    other = store.path_of("plans", cache.fingerprint(GRAPH, COSTS, only_order))
+    assert other is not None
+    file.write_bytes(other.read_bytes())
+    with caplog.at_level(logging.WARNING, "tfmem"):
+        assert cache.load(GRAPH, COSTS, only_order) is not None
+        assert not caplog.text
+        assert cache.load(GRAPH, COSTS, REQUEST) is None
+    assert f"{file} is damaged" in caplog.text
+
+
+def test_a_folder_in_the_place_of_a_plan_is_reported(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file.unlink()
+    file.mkdir()
+    with caplog.at_level(logging.WARNING, "tfmem"):
+        assert cache.load(GRAPH, COSTS, REQUEST) is None
+    assert f"{file} is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("written", [0, 40])
+def test_a_full_disk_is_reported_and_leaves_nothing(
+    plan: Plan, written: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def write(path: Path, data: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(data[:written])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    with caplog.at_level(logging.WARNING, "tfmem"):
+        cache.save(GRAPH, COSTS, REQUEST, plan)
+        store.mark("lessons", key(1), "{}")
+    assert "No space left on device" in caplog.text
+    folder = store.root()
+    assert folder is not None
+    assert not [one for one in folder.rglob("*") if one.is_file()]
 
 
 def test_a_directory_that_cannot_be_written_is_reported(

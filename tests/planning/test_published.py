@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 from hypothesis import given, settings
@@ -302,6 +303,35 @@ def test_plans_of_further_devices_go_along() -> None:
 
 
 def test_what_is_no_plan_is_refused() -> None:
-    for text in ("", "{}", "[1]", '{"order": 3}'):
+    for text in ("", "{}", "[1]", '{"order": 3}', "[" * 100_000, "null"):
         with pytest.raises(Error, match="not a plan in JSON"):
             Plan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"window": "1"},
+        {"window": True},
+        {"peak_bytes": -1},
+        {"peak_bytes": 10**400},
+        {"step_seconds": float("nan")},
+        {"step_seconds": float("inf")},
+        {"order": ["a", 3]},
+        {"order": "ab"},
+        {"device": "\ud800"},
+        {"reason": None},
+        {"speed": 3},
+        {"recomputations": [{"node": "a", "users": [["b"]], "index": 1}]},
+        {"recomputations": [{"node": "a", "users": ["b"], "index": float("inf")}]},
+        {"recomputations": [{"node": "a", "users": ["b"]}]},
+        {"evictions": [{"value": ["a", -1], "fetches": [], "pace": ""}]},
+        {"evictions": [{"value": ["a"], "fetches": [], "pace": ""}]},
+        {"others": [[]]},
+    ],
+    ids=str,
+)
+def test_a_plan_of_which_a_field_cannot_be_is_refused(change: dict) -> None:
+    text = decide(training_chain(6)).to_json()
+    with pytest.raises(Error, match="not a plan in JSON"):
+        Plan.from_json(json.dumps(json.loads(text) | change))

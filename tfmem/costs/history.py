@@ -115,11 +115,11 @@ class Lesson:
 
     def of_the_dead(self) -> int:
         """What a process on this machine said that died before `end`; 0 if none did."""
-        try:
-            left = json.loads(store.marked(_LESSONS, self._key) or "{}")
-            pid, found = int(left["pid"]), int(left["unforeseen"])
-        except (ValueError, KeyError, TypeError):
+        text = store.marked(_LESSONS, self._key)
+        if text is None:
             return 0
+        left = json.loads(text)
+        pid, found = int(left["pid"]), int(left["unforeseen"])
         is_gone = pid == os.getpid() and left.get("life") != _LIFE
         is_here = left.get("node") == platform.node()
         return found if is_here and (is_gone or not _is_alive(pid)) else 0
@@ -166,7 +166,7 @@ IN_PROCESS = Kept()
 def _save(kind: str, key: str, machine: Machine, facts: dict[str, Any]) -> None:
     facts = {"machine": machine.text, **facts}
     IN_PROCESS.facts[kind, key] = facts
-    store.save(kind, key, json.dumps(facts))
+    store.save(kind, key, store.sealed(kind, key, json.dumps(facts)))
 
 
 def _load(kind: str, key: str, machine: Machine) -> dict[str, Any] | None:
@@ -176,20 +176,21 @@ def _load(kind: str, key: str, machine: Machine) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        found = facts["machine"]
+        text = path.read_text(encoding="utf-8")
+        found = json.loads(text)["machine"]
+        if found != machine.text:
+            _log.warning(
+                "%s was measured on another machine (%s, this is %s); it is not used, delete it",
+                path,
+                found,
+                machine.text,
+            )
+            return None
+        facts = json.loads(store.check_seal(kind, key, text))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         _log.warning("%s is damaged (%r); it is not used, delete it", path, error)
-        return None
-    if found != machine.text:
-        _log.warning(
-            "%s was measured on another machine (%s, this is %s); it is not used",
-            path,
-            found,
-            machine.text,
-        )
         return None
     store.touch(path)
     IN_PROCESS.facts[kind, key] = facts

@@ -1,14 +1,17 @@
 """Small files kept in the user's cache: plans, profiles, probes, lessons. Their folder has a bound.
 
 Several processes may keep and read files at once: a file is there whole or not at all, and one that
-another process deletes meanwhile is as if it had never been there.
+another process deletes meanwhile is as if it had never been there. Each says what its content sums
+up to, so that one that was damaged, or that lies in another's place, is known as such.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
+import re
 import sys
 import time
 import uuid
@@ -33,6 +36,8 @@ BOUND = 256 * 2**20
 
 _ABANDONED = 3600.0
 """Seconds after which a file that is still being written has no writer any more."""
+
+_SEAL = re.compile(r'\{"sum": "([0-9a-f]{64})", ')
 
 _KEY = "[0-9a-f]" * 32
 """Names of files: nothing else that lies in a directory of the user's is listed or deleted."""
@@ -63,6 +68,28 @@ def path_of(kind: str, key: str) -> Path | None:
     return folder / kind / f"{key}.json" if folder else None
 
 
+def sealed(kind: str, key: str, text: str) -> str:
+    """An object of JSON, with one field more that says what all of this sums up to."""
+    return f'{{"sum": "{_sum(kind, key, text)}", {text[1:]}'
+
+
+def check_seal(kind: str, key: str, text: str) -> str:
+    """What was sealed.
+
+    Raises:
+      ValueError: it is not what was sealed under this kind and key.
+    """
+    seal = _SEAL.match(text)
+    inner = "{" + text[seal.end() :] if seal else ""
+    if seal is None or seal[1] != _sum(kind, key, inner):
+        raise ValueError("its content is not what it says")
+    return inner
+
+
+def _sum(kind: str, key: str, text: str) -> str:
+    return hashlib.sha256(f"{kind} {key} {text}".encode(errors="surrogatepass")).hexdigest()
+
+
 def save(kind: str, key: str, text: str) -> None:
     """Writes a file whole or not at all, and deletes the oldest others that are above the bound.
 
@@ -71,13 +98,9 @@ def save(kind: str, key: str, text: str) -> None:
     path, data = path_of(kind, key), text.encode()
     if path is None or len(data) > BOUND:
         return
-    part = path.with_suffix(f".{uuid.uuid4().hex}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(data)
-        part.replace(path)
+        _write(path, data)
     except OSError as error:
-        _delete(part)
         _log.warning(
             "%s cannot be kept (%s); name a directory in %s, or set it empty",
             kind,
@@ -96,16 +119,33 @@ def mark(kind: str, key: str, text: str) -> None:
     path = path_of(kind, key)
     if path is not None:
         with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.with_suffix(".mark").write_text(text, encoding="utf-8")
+            _write(path.with_suffix(".mark"), sealed(kind, key, text).encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all."""
+    part = path.with_suffix(f".{uuid.uuid4().hex}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError:
+        _delete(part)
+        raise
 
 
 def marked(kind: str, key: str) -> str | None:
-    """The note that is there, if any."""
+    """The note that is there, if any; one that cannot be read is only reported."""
     path = path_of(kind, key)
+    if path is None:
+        return None
+    note = path.with_suffix(".mark")
     try:
-        return path.with_suffix(".mark").read_text(encoding="utf-8") if path else None
-    except (OSError, UnicodeDecodeError):
+        return check_seal(kind, key, note.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        _log.warning("the note in %s is damaged (%s); it is not used, delete it", note, error)
         return None
 
 

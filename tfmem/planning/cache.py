@@ -70,15 +70,16 @@ def load(
     graph: Graph, costs: Costs, request: Request, bodies: Bodies | None = None
 ) -> Decision | None:
     """The plan kept for exactly this; None if there is none that can be believed."""
-    path = store.path_of("plans", fingerprint(graph, costs, request, bodies))
+    key = fingerprint(graph, costs, request, bodies)
+    path = store.path_of("plans", key)
     if path is None:
         return None
     try:
-        plan = Plan.from_json(path.read_text(encoding="utf-8"))
+        plan = Plan.from_json(store.check_seal("plans", key, path.read_text(encoding="utf-8")))
         decision = judge(graph, costs, request, plan, bodies)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (Error, OSError, UnicodeDecodeError) as error:
+    except (Error, OSError, ValueError) as error:
         _log.warning("the plan kept in %s is damaged (%s); it is not used, delete it", path, error)
         return None
     if decision.plan != plan:
@@ -93,7 +94,8 @@ def save(
     graph: Graph, costs: Costs, request: Request, plan: Plan, bodies: Bodies | None = None
 ) -> None:
     """Keeps a plan; a directory that cannot be written is reported, nothing else."""
-    store.save("plans", fingerprint(graph, costs, request, bodies), plan.to_json())
+    key = fingerprint(graph, costs, request, bodies)
+    store.save("plans", key, store.sealed("plans", key, plan.to_json()))
 
 
 def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | None = None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import select
@@ -20,6 +21,8 @@ from dataclasses import dataclass
 from typing import IO
 
 from tfmem.errors import Error, HostMemoryError
+
+_log = logging.getLogger("tfmem")
 
 JOB = "tfmem_host"
 
@@ -35,6 +38,9 @@ DEVICE = device_of(JOB)
 _MIB = 2**20
 _ALLOCATOR = ("TF_CPU_ALLOCATOR", "TF_CPU_BFC", "TF_GPU_")
 _SERVE = "import sys; del sys.path[0]; from tfmem.runtime.host_server import main; main()"
+_LOOK, _PAUSE = 0.5, 2.0
+"""Seconds between two looks at it, and those for which it may be stopped by a signal: a step that
+uses it would wait for ever."""
 _NOISE = re.compile(r"\s*$|I\d{4} |WARNING: All log messages before absl|.*cuda_platform")
 
 
@@ -84,6 +90,7 @@ class HostProcess:
         self._log: IO[str] = log
         self._process = _spawn(self.limit_bytes, log, job)
         self._lock = threading.Lock()
+        threading.Thread(target=self._wake, name="tfmem-host", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -169,6 +176,17 @@ class HostProcess:
             with contextlib.suppress(OSError):
                 _pipe(stream).close()
 
+    def _wake(self) -> None:
+        """Lets it go on whenever a signal has stopped it, until it ends."""
+        stopped = 0.0
+        while self.is_alive:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.wait(_LOOK)
+            stopped = stopped + _LOOK if _is_stopped(self.pid) else 0.0
+            if stopped >= _PAUSE:
+                _log.warning("the host process (pid %d) was stopped; it is let go on", self.pid)
+                self._process.send_signal(signal.SIGCONT)
+
     def _read(self, timeout: float) -> dict[str, int]:
         """One answer; TimeoutError, OSError or ValueError when there is none."""
         stream = _pipe(self._process.stdout)
@@ -199,6 +217,15 @@ def _spawn(limit_bytes: int, log: IO[str], job: str) -> subprocess.Popen[str]:
         env=kept | own,
         text=True,
     )
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as facts:
+            return facts.read().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
 
 
 def _ending(code: int) -> str:
