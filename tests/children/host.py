@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -129,17 +130,36 @@ def death() -> dict[str, Any]:
         step(tf.ones([500, 500]))
         done = float(local[0])
         killed = []
-        pid = host.running().pid
+        process = host.running()
+        pid = process.pid
         threading.Timer(1.0, lambda: (killed.append(time.monotonic()), os.kill(pid, 9))).start()
         facts: dict[str, Any] = {"error": raised(steps)}
         facts["seconds"] = time.monotonic() - killed[0]
         facts["intact"] = float(local[0]) > done and bool(tf.reduce_all(local == local[0]))
         facts["next"] = raised(steps)
+        facts["asked"] = raised(process.memory)
         facts["memory"] = host.running() is None
         with host.host_process() as device_again:
             facts["same"] = device_again == device
             facts["restarted"] = float(step(tf.ones([500, 500]))[0, 0]) > 0
     return facts
+
+
+def pause() -> dict[str, Any]:
+    """The host process is stopped by a signal in the middle of steps that use it."""
+    import tensorflow as tf
+
+    with host.host_process() as device:
+        with tf.device(device):
+            far = tf.Variable(0.0)
+        step = tf.function(lambda: far.assign_add(1.0) * 2.0)
+        step()
+        start = time.monotonic()
+        os.kill(host.running().pid, signal.SIGSTOP)
+        with host.guard():
+            result = float(step())
+        seconds = time.monotonic() - start
+        return {"result": result, "value": float(far), "seconds": seconds}
 
 
 def refusals() -> dict[str, str]:

@@ -82,7 +82,7 @@ def test_it_ends_with_its_block_and_another_may_start(life):
 
 
 def test_its_death_in_a_step_is_a_clear_error_within_seconds(death):
-    for error in (death["error"], death["next"]):
+    for error in (death["error"], death["next"], death["asked"]):
         assert error.startswith("HostMemoryError")
         assert "ended with signal SIGKILL" in error
         assert "restore a checkpoint" in error
@@ -93,6 +93,14 @@ def test_its_death_leaves_local_variables_intact_and_can_be_recovered_from(death
     assert death["intact"]
     assert death["same"]
     assert death["restarted"]
+
+
+def test_one_that_a_signal_has_stopped_goes_on_and_nothing_is_lost():
+    outcome = run("pause")
+    assert outcome.status == "ok", outcome.error + outcome.output
+    assert outcome.result["result"] == 4
+    assert outcome.result["value"] == 2
+    assert 1 < outcome.result["seconds"] < 10
 
 
 def test_a_host_process_that_cannot_start_says_what_failed(refusals):

@@ -13,7 +13,6 @@ import atexit
 import contextlib
 import os
 import re
-import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -144,14 +143,8 @@ def explain_failure(error: BaseException) -> HostMemoryError | None:
     if not isinstance(error, interrupted) and not _LOST.search(message):
         return None
     process = _connected.process
-    if process is not None and _has_ended(process):
-        return HostMemoryError(
-            f"{process.obituary()}\nVariables on the local device are intact, those on the host "
-            "are lost. Leave the host_process block, enter a new one, and restore a checkpoint. If "
-            "it was killed for want of memory, or (SIGSEGV, for which TensorFlow knows no better "
-            f"way) received a tensor beyond its limit of {process.limit_bytes:,} bytes, raise "
-            "memory_limit or move less to it"
-        )
+    if process is not None and process.has_ended():
+        return HostMemoryError(process.loss())
     remote = re.search(r"/job:(?!localhost/)\w+/replica:\d+/task:\d+(/device:\w+:\d+)?", message)
     if remote is None:
         return None
@@ -174,13 +167,6 @@ def _first_line(message: str) -> str:
     """The first line of TensorFlow's message that says something."""
     lines = (line.strip() for line in message.splitlines())
     return next((line for line in lines if line and not line.startswith("Graph execution")), "")
-
-
-def _has_ended(process: HostProcess, patience: float = 1.0) -> bool:
-    """Whether it has ended; its connections close a moment before the system reports that."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(patience)
-    return not process.is_alive
 
 
 def _start(memory_limit: int | None, start_timeout: float) -> HostProcess:

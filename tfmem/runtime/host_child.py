@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import re
 import select
@@ -21,8 +20,6 @@ from dataclasses import dataclass
 from typing import IO
 
 from tfmem.errors import Error, HostMemoryError
-
-_log = logging.getLogger("tfmem")
 
 JOB = "tfmem_host"
 
@@ -38,9 +35,7 @@ DEVICE = device_of(JOB)
 _MIB = 2**20
 _ALLOCATOR = ("TF_CPU_ALLOCATOR", "TF_CPU_BFC", "TF_GPU_")
 _SERVE = "import sys; del sys.path[0]; from tfmem.runtime.host_server import main; main()"
-_LOOK, _PAUSE = 0.5, 2.0
-"""Seconds between two looks at it, and those for which it may be stopped by a signal: a step that
-uses it would wait for ever."""
+_WAKE = "import sys; del sys.path[0]; from tfmem.runtime.host_server import wake; wake()"
 _NOISE = re.compile(r"\s*$|I\d{4} |WARNING: All log messages before absl|.*cuda_platform")
 
 
@@ -89,8 +84,8 @@ class HostProcess:
         )
         self._log: IO[str] = log
         self._process = _spawn(self.limit_bytes, log, job)
+        self._waker = _spawn_waker(self._process.pid)
         self._lock = threading.Lock()
-        threading.Thread(target=self._wake, name="tfmem-host", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -128,7 +123,7 @@ class HostProcess:
                 _pipe(self._process.stdin).flush()
                 return self._read(timeout=30)
             except (OSError, ValueError) as error:
-                raise HostMemoryError(self.obituary()) from error
+                raise HostMemoryError(self.loss()) from error
 
     def wait_until_ready(self, timeout: float) -> int:
         """Waits until it serves; returns its port.
@@ -150,11 +145,28 @@ class HostProcess:
             "a slow machine may need start_timeout=..."
         ) from cause
 
-    def wait(self, timeout: float) -> None:
-        """Waits for its end; subprocess.TimeoutExpired after `timeout` seconds."""
-        self._process.wait(timeout)
+    def has_ended(self, patience: float = 1.0) -> bool:
+        """Whether it has ended; its connections close a moment before the system reports that."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience)
+        return not self.is_alive
 
-    def obituary(self) -> str:
+    def loss(self) -> str:
+        """How it ended, what is lost with it, and what to do."""
+        if not self.has_ended():
+            return (
+                f"{self._obituary()}\nCheck what this machine is busy with; if that does not help, "
+                "end that process, enter a new host_process block, and restore a checkpoint"
+            )
+        return (
+            f"{self._obituary()}\nVariables on the local device are intact, those on the host "
+            "are lost. Leave the host_process block, enter a new one, and restore a checkpoint. If "
+            "it was killed for want of memory, or (SIGSEGV, for which TensorFlow knows no better "
+            f"way) received a tensor beyond its limit of {self.limit_bytes:,} bytes, raise "
+            "memory_limit or move less to it"
+        )
+
+    def _obituary(self) -> str:
         """One sentence on how it ended, and the end of its output."""
         code = self._process.poll()
         ending = "does not answer" if code is None else f"ended with {_ending(code)}"
@@ -169,23 +181,13 @@ class HostProcess:
 
     def stop(self) -> None:
         """Ends it, by its process id, and waits for that."""
-        if self.is_alive:
-            self._process.kill()
-        self._process.wait()
+        for process in (self._waker, self._process):
+            if process.poll() is None:
+                process.kill()
+            process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._log):
             with contextlib.suppress(OSError):
                 _pipe(stream).close()
-
-    def _wake(self) -> None:
-        """Lets it go on whenever a signal has stopped it, until it ends."""
-        stopped = 0.0
-        while self.is_alive:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.wait(_LOOK)
-            stopped = stopped + _LOOK if _is_stopped(self.pid) else 0.0
-            if stopped >= _PAUSE:
-                _log.warning("the host process (pid %d) was stopped; it is let go on", self.pid)
-                self._process.send_signal(signal.SIGCONT)
 
     def _read(self, timeout: float) -> dict[str, int]:
         """One answer; TimeoutError, OSError or ValueError when there is none."""
@@ -204,7 +206,7 @@ def _spawn(limit_bytes: int, log: IO[str], job: str) -> subprocess.Popen[str]:
     """
     kept = {name: text for name, text in os.environ.items() if not name.startswith(_ALLOCATOR)}
     own = {
-        "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path),
+        "PYTHONPATH": _paths(),
         "TF_CPU_ALLOCATOR_USE_BFC": "true",
         "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit_bytes // _MIB),
         "CUDA_VISIBLE_DEVICES": "-1",
@@ -219,13 +221,23 @@ def _spawn(limit_bytes: int, log: IO[str], job: str) -> subprocess.Popen[str]:
     )
 
 
-def _is_stopped(pid: int) -> bool:
-    """Whether a signal has stopped a process."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as facts:
-            return facts.read().rpartition(")")[2].split()[0] == "T"
-    except OSError:
-        return False
+def _spawn_waker(pid: int) -> subprocess.Popen[bytes]:
+    """A third process, which lets the host process go on when a signal has stopped it.
+
+    A thread of this process could not: TensorFlow holds Python's lock while it tells the host that
+    a function is gone (2.21), and waits for ever for one that is stopped.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", _WAKE, str(pid), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": _paths()},
+    )
+
+
+def _paths() -> str:
+    return os.pathsep.join(os.path.abspath(path) for path in sys.path)
 
 
 def _ending(code: int) -> str:

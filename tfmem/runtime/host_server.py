@@ -1,4 +1,4 @@
-"""What runs in the process that `tfmem.host_process` starts: a TensorFlow server and its watch.
+"""What runs in the processes that `tfmem.host_process` starts: a TensorFlow server, and its waker.
 
 Talks with its owner in lines over the standard streams: writes ``{"port": ...}`` once it serves,
 and answers each line, ``memory`` or ``reset``, with its memory in JSON; the second lets the peak
@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
 from typing import TextIO
 
 from tfmem.runtime import loopback
+
+_LOOK, _PAUSE = 0.5, 2.0
+"""Seconds between two looks at a process, and those for which it may be stopped by a signal."""
 
 
 def main() -> None:
@@ -58,3 +62,26 @@ def _end_with(owner: int) -> None:
     while os.getppid() == owner:
         time.sleep(0.5)
     os._exit(0)
+
+
+def wake() -> None:
+    """Lets a process go on whenever a signal has stopped it; arguments: its id and the owner's.
+
+    What waits for it in the owner would wait for ever, and what it holds is nowhere else.
+    """
+    pid, owner = int(sys.argv[1]), int(sys.argv[2])
+    stopped = 0.0
+    while os.getppid() == owner and (state := _state(pid)) not in ("", "Z"):
+        stopped = stopped + _LOOK if state == "T" else 0.0
+        if stopped >= _PAUSE:
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(_LOOK)
+
+
+def _state(pid: int) -> str:
+    """The letter that Linux has for what a process does; "" if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as facts:
+            return facts.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
