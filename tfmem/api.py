@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
 from tfmem.bridge.capture import Captured
+from tfmem.bridge.forks import check_no_fork
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
 from tfmem.functions import rewrite, steps
@@ -311,10 +312,12 @@ class Optimized:
         Raises:
           tfmem.Error: they have no room there; nothing has moved.
         """
+        check_no_fork()
         with self._lock:
             self._placed.restore()
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+        check_no_fork()
         entry = self._entries.get(signature_of(args, kwargs))
         if entry is None or entry.is_stale or not entry.is_fit:
             with self._lock:
@@ -372,6 +375,7 @@ class Optimized:
         return Entry(self.name, found, planned, seconds, variables.moves(), watch=watch)
 
     def _capture(self, requests: tuple[Request, ...], args: Any, kwargs: Any) -> Captured:
+        check_no_fork()
         original, concrete = traced(self.original, self._options, requests, args, kwargs)
         if original is not self.original:
             self._forget(original)

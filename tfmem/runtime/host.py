@@ -90,6 +90,9 @@ def host_process(*, memory_limit: int | None = None, start_timeout: float = 120.
     Raises:
       tfmem.Error: it cannot start or be connected; the message says what failed and the remedy.
     """
+    from tfmem.bridge.forks import check_no_fork  # which loads TensorFlow
+
+    check_no_fork()
     with _connected.lock:
         process = running() or _start(memory_limit, start_timeout)
         process.users += 1
