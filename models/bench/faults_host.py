@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfmem
+from tfmem.costs import history, store
 from tfmem.errors import Error
 from tfmem.graph import device_names
 from tfmem.runtime import host
@@ -32,6 +33,10 @@ PATIENCE = 10.0
 
 STEPS, AFTER = 8, 3
 """Steps of a life in which nothing happens, and those after a signal, unless one fails."""
+
+
+COLD = 5
+"""One life of so many begins with nothing known of the machine, which is then probed."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +87,16 @@ COUNTS = ("times", "errors", "bare", "late", "seconds", "placed", "swapped", "lo
 """What is counted; see `hosts`."""
 
 
-def hosts(times: int, seed: int = 0, paused: int = 4) -> dict[str, Any]:
+def hosts(
+    times: int, seed: int = 0, paused: int = 4, seconds: float | None = None
+) -> dict[str, Any]:
     """What became of functions whose host process was killed or stopped.
 
     Args:
       times: how many.
       seed: of the moments.
       paused: one of so many is stopped (SIGSTOP), not killed.
+      seconds: in which signals are sent; default: what a life of the same work takes.
 
     Returns:
       Of "killed" and "paused" how many there were ("times"), in how many an error was raised
@@ -98,20 +106,31 @@ def hosts(times: int, seed: int = 0, paused: int = 4) -> dict[str, Any]:
       what was being done when the signals came, "said" what was raised that is no `tfmem.Error`.
     """
     moments = random.Random(seed)
-    _live(WORKS[0], None, 0.0)  # so that the others find what was probed
-    wholes = {work: _live(work, None, 0.0).seconds for work in WORKS[: times // paused + 1]}
+    wholes = dict.fromkeys(WORKS, seconds)
+    if seconds is None:
+        _live(WORKS[0], None, 0.0)  # so that the others find what was probed
+        wholes = {work: _live(work, None, 0.0).seconds for work in WORKS}
     found: dict[str, Any] = {kind: dict.fromkeys(COUNTS, 0) for kind in ("killed", "paused")}
     found |= {"phases": {}, "said": []}
     for number in range(times):
         is_paused = number % paused == paused - 1
         sent = signal.SIGSTOP if is_paused else signal.SIGKILL
         work = WORKS[number // paused % len(WORKS)]
-        life = _live(work, sent, moments.uniform(0, wholes[work]))
+        if number % COLD == 0:
+            _forget()
+        life = _live(work, sent, moments.uniform(0, wholes[work] or 0))
         _count(found["paused" if is_paused else "killed"], life)
         found["phases"][life.phase] = found["phases"].get(life.phase, 0) + 1
         if not life.is_meant:
             found["said"].append(life.said[:300])
     return found
+
+
+def _forget() -> None:
+    """Deletes what is kept of plans and probes."""
+    history.IN_PROCESS.facts.clear()
+    for path in store.files():
+        path.unlink()
 
 
 def _count(counts: dict[str, Any], life: Life) -> None:

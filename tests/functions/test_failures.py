@@ -8,7 +8,7 @@ import tensorflow as tf
 from tests.children.host import MIB
 from tests.support.captures import LOCAL
 from tfmem.errors import Error, HostMemoryError
-from tfmem.functions.failures import failure_of, is_failure
+from tfmem.functions.failures import failure_of, is_failure, tells_bugs
 from tfmem.runtime.limited import run_limited
 
 SAID = (
@@ -77,3 +77,14 @@ def test_what_a_function_makes_and_has_no_room_for_is_a_budget_that_cannot_be_me
     assert "step is out of memory while it is traced" in text
     assert "shape[1024,1024]" in text
     assert plans == 0
+
+
+def test_a_host_that_is_lost_while_something_is_planned_is_no_bare_error() -> None:
+    said = "Socket closed from remote target /job:other/replica:0/task:0/device:CPU:0"
+
+    @tells_bugs
+    def probe() -> None:
+        raise tf.errors.UnavailableError(None, None, said)
+
+    with pytest.raises(HostMemoryError, match="the host device /job:other/.* is lost"):
+        probe()

@@ -13,7 +13,7 @@ from tfmem.runtime.limited import run_limited
 MIB = 2**20
 
 
-def run(module: str, name: str, *args: int) -> dict:
+def run(module: str, name: str, *args: float) -> dict:
     outcome = run_limited(
         f"models.bench.{module}:{name}", *args, limit_bytes=400 * MIB, timeout=100
     )
@@ -42,7 +42,7 @@ def test_plans_that_cannot_be_kept_change_no_number() -> None:
 
 @pytest.mark.memory
 def test_threads_with_other_shapes_beside_training_change_no_number() -> None:
-    assert run("faults_beside", "threads", 4) == {"results": 16, "different": 0}
+    assert run("faults_beside", "threads", 4, 2) == {"results": 16, "different": 0}
 
 
 @pytest.mark.memory
@@ -54,7 +54,7 @@ def test_a_fork_is_told_that_it_is_one() -> None:
 
 @pytest.mark.memory
 def test_a_host_that_is_killed_or_stopped_is_told_in_time() -> None:
-    found = run("faults_host", "hosts", 2, 3, 2)
+    found = run("faults_host", "hosts", 2, 3, 2, 1.0)
     for counts in (found["killed"], found["paused"]):
         assert counts["times"] == 1
         assert (counts["bare"], counts["late"]) == (0, 0), found

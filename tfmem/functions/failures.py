@@ -15,6 +15,7 @@ from tfmem.errors import Error, OutOfMemoryError, RewriteError
 from tfmem.functions.entry import Entry
 from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
+from tfmem.runtime import host as host_module
 from tfmem.runtime import memory
 from tfmem.runtime.limited import is_out_of_memory
 from tfmem.units import format_bytes
@@ -34,13 +35,16 @@ _Result = TypeVar("_Result")
 def tells_bugs(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
     """Lets a function of tfmem raise nothing but what is raised on purpose, or by TensorFlow.
 
+    What TensorFlow raises about a host that is gone or full becomes a HostMemoryError.
+
     It must run none of the user's code.
     """
 
     @functools.wraps(function)
     def told(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
         try:
-            return function(*args, **kwargs)
+            with host_module.guard():
+                return function(*args, **kwargs)
         except (Error, tf.errors.OpError):
             raise
         except Exception as error:
