@@ -86,5 +86,5 @@ def test_a_host_that_is_lost_while_something_is_planned_is_no_bare_error() -> No
     def probe() -> None:
         raise tf.errors.UnavailableError(None, None, said)
 
-    with pytest.raises(HostMemoryError, match="the host device /job:other/.* is lost"):
+    with pytest.raises(HostMemoryError, match=r"job:other.* is lost"):
         probe()
