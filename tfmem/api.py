@@ -40,6 +40,7 @@ from tfmem.planning.strategy import Strategy
 from tfmem.report.build import explained, report_of
 from tfmem.report.report import Report
 from tfmem.runtime import variables
+from tfmem.runtime.locks import alone
 
 _log = logging.getLogger("tfmem")
 
@@ -282,9 +283,11 @@ class Optimized:
 
         Before the first call with them it plans, with what `plan` says of that.
         """
-        entry = self._entries.get(signature_of(args, kwargs))
-        return report_of(entry or self._planned(args, kwargs))
+        return report_of(
+            self._entries.get(signature_of(args, kwargs)) or self._planned(args, kwargs)
+        )
 
+    @alone
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What fills the memory of the original, and what budgets would cost; see `explain`."""
         requests = requests_of(self._options)
@@ -305,14 +308,11 @@ class Optimized:
         return list({id(entry): entry for entry in self._entries.values()}.values())
 
     def restore_variables(self) -> None:
-        """Moves the variables that plans placed on the host back to where they were.
-
-        The next call plans anew.
+        """Moves what plans placed on the host back to where it was; the next call plans anew.
 
         Raises:
-          tfmem.Error: they have no room there; nothing has moved.
+          tfmem.Error: it has no room there; nothing has moved.
         """
-        check_no_fork()
         with self._lock:
             self._placed.restore()
 
@@ -338,6 +338,7 @@ class Optimized:
                 return self._entries.setdefault(signature_of(args, kwargs), entry)
         return None
 
+    @alone
     def _prepared(
         self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = (), tries: int = RENEWALS
     ) -> Entry:
@@ -357,6 +358,7 @@ class Optimized:
         self.original = original or fresh(self.original)
         self._entries.clear()
 
+    @alone
     def _planned(
         self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = (), settles: bool = False
     ) -> Entry:
@@ -375,7 +377,6 @@ class Optimized:
         return Entry(self.name, found, planned, seconds, variables.moves(), watch=watch)
 
     def _capture(self, requests: tuple[Request, ...], args: Any, kwargs: Any) -> Captured:
-        check_no_fork()
         original, concrete = traced(self.original, self._options, requests, args, kwargs)
         if original is not self.original:
             self._forget(original)

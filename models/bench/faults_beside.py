@@ -54,7 +54,7 @@ def updates(times: int) -> dict[str, int]:
         while not (is_over.is_set() and made >= times):
             model.weights[made % LAYERS].assign_add(tf.ones([WIDTH, WIDTH]))
             made += 1
-            time.sleep(1e-3)  # or planning would see but a few of them
+            time.sleep(1e-2)  # or planning would see but a few of them
 
     begin = tf.zeros([WIDTH, WIDTH])  # one buffer for all
     for weight in model.weights:

@@ -174,13 +174,13 @@ class Trained:
 
 
 def trained(make: Maker, step: Any, batches: Tensors) -> Trained:
-    """Runs steps, each with a new batch."""
+    """Runs steps, each with a new batch; what they return is copied, or it stays on the device."""
     numbers: list[np.ndarray] = []
     memory.reset_peak("CPU:0")
     for batch in batches:
-        numbers += [one.numpy() for one in tf.nest.flatten(step(batch))]
+        numbers += [np.array(one) for one in tf.nest.flatten(step(batch))]
     peak = memory.memory_info("CPU:0")[1]
-    return Trained([*numbers, *(one.numpy() for one in make.variables)], peak)
+    return Trained([*numbers, *(np.array(one) for one in make.variables)], peak)
 
 
 def distance(expected: list[np.ndarray], found: list[np.ndarray]) -> float:

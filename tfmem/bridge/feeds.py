@@ -12,7 +12,6 @@ is through when it has made as many for a batch as it made for those before.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import threading
 import time
@@ -26,6 +25,7 @@ import tensorflow as tf
 # Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.core.framework import model_pb2
 
+from tfmem.bridge.instances import instances
 from tfmem.runtime import devices
 
 QUIET = 0.001
@@ -218,19 +218,11 @@ def _model(iterator: tf.data.Iterator | tf.Tensor | None) -> Any:
     return model
 
 
-def _held() -> Iterator[tf.data.Iterator]:
+def _held() -> list[tf.data.Iterator]:
     """The iterators that somebody holds."""
-    kinds = set(_with_subclasses(tf.data.Iterator))
-    return (one for one in gc.get_objects() if type(one) in kinds)
+    return instances(tf.data.Iterator)
 
 
 def is_fed(device: str) -> bool:
     """Whether iterators that somebody holds make batches in the memory of a device."""
-    return device == devices.full_name("CPU:0") and next(_held(), None) is not None
-
-
-def _with_subclasses(kind: type) -> Iterator[type]:
-    yield kind
-    subclasses: list[type] = kind.__subclasses__()
-    for one in subclasses:
-        yield from _with_subclasses(one)
+    return device == devices.full_name("CPU:0") and bool(_held())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -14,6 +13,7 @@ from tensorflow.python.eager.polymorphic_function.concrete_function import Concr
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
+from tfmem.bridge.instances import instances
 from tfmem.errors import Error
 
 
@@ -82,14 +82,12 @@ def rebind(exchanged: Iterable[tuple[Any, Any]]) -> None:
       exchanged: pairs of an old handle and the new one.
     """
     new = {id(old): handle for old, handle in exchanged}
-    for item in gc.get_objects():
-        kind = type(item)
-        if issubclass(kind, FuncGraph):
-            captures = item.captures
-            if any(id(tensor) in new for tensor, _ in captures):
-                outer, inner = zip(*captures, strict=True)
-                item._function_captures.reset_captures([new.get(id(t), t) for t in outer], inner)
-        elif issubclass(kind, ConcreteFunction):
-            passed = item._captured_inputs
-            if any(id(tensor) in new for tensor in passed):
-                item.set_external_captures([new.get(id(t), t) for t in passed])
+    for graph in instances(FuncGraph):
+        captures = graph.captures
+        if any(id(tensor) in new for tensor, _ in captures):
+            outer, inner = zip(*captures, strict=True)
+            graph._function_captures.reset_captures([new.get(id(t), t) for t in outer], inner)
+    for function in instances(ConcreteFunction):
+        passed = function._captured_inputs
+        if any(id(tensor) in new for tensor in passed):
+            function.set_external_captures([new.get(id(t), t) for t in passed])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tfmem.bridge.forks import check_no_fork
 from tfmem.errors import Error
 from tfmem.runtime import variables
 
@@ -40,6 +41,7 @@ class Placed:
         Raises:
           tfmem.Error: they have no room there; nothing has moved.
         """
+        check_no_fork()
         groups: dict[str, list[Any]] = {}
         for variable, device in self._before:
             groups.setdefault(device, []).append(variable)

@@ -8,6 +8,7 @@ from typing import Any
 
 from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
 from tfmem.bridge.capture import Captured, capture
+from tfmem.bridge.forks import check_no_fork
 from tfmem.bridge.lines import told
 from tfmem.errors import BudgetError
 from tfmem.functions.arguments import with_passed
@@ -33,7 +34,9 @@ def traced(
 
     Raises:
       BudgetError: what is made while it is traced has no room.
+      tfmem.Error: this process is a fork of one in which TensorFlow had begun.
     """
+    check_no_fork()
     first = requests[0]
     strategy = options.strategy or TensorFlowMem()
     host = first.host if "place" in first.techniques and len(requests) == 1 else ""

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import ParamSpec, TypeVar
+
+_planning = threading.RLock()
+
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+
+
+def alone(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+    """Lets one thread plan at a time.
+
+    Another would count as in use what this one tries the device and its free memory with.
+    """
+
+    @functools.wraps(function)
+    def planned(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        with _planning:
+            return function(*args, **kwargs)
+
+    return planned
 
 
 class SharedLock:
