@@ -161,8 +161,7 @@ def explain(
     Raises:
       tfmem.Error: as of `optimize` and `Optimized.plan`, but that no budget can be missed.
     """
-    options = checked_options(device=device, host=host)
-    return Optimized(function, options).explain(*args, **kwargs)
+    return Optimized(function, checked_options(device=device, host=host)).explain(*args, **kwargs)
 
 
 class Optimized:
@@ -174,8 +173,7 @@ class Optimized:
     graph has none.
 
     Attributes:
-      original: the original tf.function. If variables have moved to the host, a tf.function that
-        was traced before fails at its next call; this one is traced anew.
+      original: the original tf.function; another one, traced anew, once variables have moved.
     """
 
     def __init__(self, function: Callable[..., Any], options: Options) -> None:
