@@ -307,6 +307,7 @@ PROCESS_WIDE = {
     "tfmem.runtime.memory._earlier": "peaks from before a step, of the allocator's one counter",
     "tfmem.functions.layouts.layouts": "plans that share the free memory of a device",
     "tfmem.runtime.memory._claims": "devices whose memory was claimed at once",
+    "tfmem.runtime.locks._planning": "which thread plans: others would count what it tries",
     "tfmem.runtime.chunks._seers": "sessions, which are costly to make",
     "tfmem.runtime.regions.regions": "where a device's free chunks were found to begin",
     "tfmem.runtime.variables._record": "moves of variables, and those in pinned memory",

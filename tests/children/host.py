@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from typing import Any
+from unittest import mock
 
 from tfmem.errors import Error
 from tfmem.runtime import host, host_child
@@ -158,8 +159,16 @@ def pause() -> dict[str, Any]:
         os.kill(host.running().pid, signal.SIGSTOP)
         with host.guard():
             result = float(step())
-        seconds = time.monotonic() - start
-        return {"result": result, "value": float(far), "seconds": seconds}
+        facts = {"result": result, "value": float(far), "seconds": time.monotonic() - start}
+
+        process = host.running()
+        os.kill(process.pid, signal.SIGSTOP)
+        with mock.patch.object(host_child, "_PATIENCE", 0.2):
+            facts["late"] = raised(process.memory)
+        with tf.device(device):
+            held = tf.Variable(tf.zeros([MIB, 8]))
+        facts["fresh"] = process.memory().current_bytes >= held.shape.num_elements() * 4
+        return facts
 
 
 def refusals() -> dict[str, str]:

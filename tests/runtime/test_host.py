@@ -101,6 +101,8 @@ def test_one_that_a_signal_has_stopped_goes_on_and_nothing_is_lost():
     assert outcome.result["result"] == 4
     assert outcome.result["value"] == 2
     assert 1 < outcome.result["seconds"] < 10
+    assert "does not answer" in outcome.result["late"]
+    assert outcome.result["fresh"]
 
 
 def test_a_host_process_that_cannot_start_says_what_failed(refusals):

@@ -36,6 +36,9 @@ _MIB = 2**20
 _ALLOCATOR = ("TF_CPU_ALLOCATOR", "TF_CPU_BFC", "TF_GPU_")
 _SERVE = "import sys; del sys.path[0]; from tfmem.runtime.host_server import main; main()"
 _WAKE = "import sys; del sys.path[0]; from tfmem.runtime.host_server import wake; wake()"
+_PATIENCE = 30.0
+"""Seconds that an answer of it is waited for."""
+
 _NOISE = re.compile(r"\s*$|I\d{4} |WARNING: All log messages before absl|.*cuda_platform")
 
 
@@ -86,6 +89,7 @@ class HostProcess:
         self._process = _spawn(self.limit_bytes, log, job)
         self._waker = _spawn_waker(self._process.pid)
         self._lock = threading.Lock()
+        self._unanswered, self._read_ahead = 0, b""
 
     @property
     def pid(self) -> int:
@@ -117,11 +121,16 @@ class HostProcess:
         self._ask("reset")
 
     def _ask(self, question: str) -> dict[str, int]:
+        """The answer to a question; those to earlier ones, which came too late, are dropped."""
         with self._lock:
             try:
                 _pipe(self._process.stdin).write(f"{question}\n")
                 _pipe(self._process.stdin).flush()
-                return self._read(timeout=30)
+                self._unanswered += 1
+                while self._unanswered:
+                    answer = self._read(_PATIENCE)
+                    self._unanswered -= 1
+                return answer
             except (OSError, ValueError) as error:
                 raise HostMemoryError(self.loss()) from error
 
@@ -191,10 +200,16 @@ class HostProcess:
 
     def _read(self, timeout: float) -> dict[str, int]:
         """One answer; TimeoutError, OSError or ValueError when there is none."""
-        stream = _pipe(self._process.stdout)
-        if not select.select([stream], [], [], timeout)[0]:
-            raise TimeoutError
-        fields: dict[str, int] = json.loads(stream.readline())
+        stream = _pipe(self._process.stdout).fileno()
+        while b"\n" not in self._read_ahead:
+            if not select.select([stream], [], [], timeout)[0]:
+                raise TimeoutError
+            read = os.read(stream, 4096)
+            if not read:
+                raise OSError("it has ended")
+            self._read_ahead += read
+        line, _, self._read_ahead = self._read_ahead.partition(b"\n")
+        fields: dict[str, int] = json.loads(line)
         return fields
 
 

@@ -10,10 +10,18 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
-_planning = threading.RLock()
-
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
+
+
+class _Planning:
+    """Which thread of this process plans."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+
+_planning = _Planning()
 
 
 def alone(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
@@ -24,7 +32,7 @@ def alone(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
     @functools.wraps(function)
     def planned(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-        with _planning:
+        with _planning.lock:
             return function(*args, **kwargs)
 
     return planned
