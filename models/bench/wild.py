@@ -34,7 +34,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -210,16 +210,31 @@ class Suite:
     def _run(self, case: Case, kind: str, mode: str, budget: int | None) -> Events:
         """Runs a process and returns what it told."""
         limit = math.ceil(self._options.room * budget / MIB) if budget else None
-        with tempfile.TemporaryDirectory(prefix="tfmem-wild-") as folder:
-            told = Path(folder) / "events.jsonl"
-            job = Job(
-                case.name, kind, self._options.steps, str(told), budget, claims=mode == "region"
-            )
-            environment = environment_of(case, limit, folder)
-            log = LOGS / f"{case.name}-{budget // MIB if budget else 0}-{mode}.log"
-            ended = watched(job, environment, log, self._options.patience, self.is_stopped)
-            text = told.read_text(encoding="utf-8") if told.exists() else ""
-            return Events.parse(text, ended, log.read_text(encoding="utf-8", errors="replace"))
+        job = Job(case.name, kind, self._options.steps, "", budget, claims=mode == "region")
+        log = LOGS / f"{case.name}-{budget // MIB if budget else 0}-{mode}.log"
+        return observed(case, job, limit, log, self._options.patience, self.is_stopped)
+
+
+def observed(
+    case: Case,
+    job: Job,
+    limit_mib: int | None,
+    log: Path,
+    patience: float,
+    is_stopped: threading.Event,
+) -> Events:
+    """Runs a job in a process and returns what it told; where it tells that is chosen here.
+
+    Raises:
+      KeyboardInterrupt: as of `watched`.
+    """
+    with tempfile.TemporaryDirectory(prefix="tfmem-wild-") as folder:
+        told = Path(folder) / "events.jsonl"
+        environment = environment_of(case, limit_mib, folder)
+        telling = replace(job, events=str(told))
+        ended = watched(telling, environment, log, patience, is_stopped)
+        text = told.read_text(encoding="utf-8") if told.exists() else ""
+        return Events.parse(text, ended, log.read_text(encoding="utf-8", errors="replace"))
 
 
 def whole_mib(nbytes: float) -> int:

@@ -323,7 +323,7 @@ def main() -> None:
         tf.random.set_seed(_SEED)
         try:
             diary.say("loading")
-            train(wild_cases.cases()[job.case], job, diary)
+            train(wild_cases.find(job.case), job, diary)
             diary.say("end")
         except Exception as error:
             traceback.print_exc()

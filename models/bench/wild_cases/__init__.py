@@ -23,7 +23,7 @@ import functools
 import hashlib
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,9 @@ MODULES = (
     "loops",
 )
 """Modules of this package that have cases, in the order of the page."""
+
+FITS = ("hub_fits", "embedding_fits", "application_fits")
+"""Modules whose cases are those of `models.bench.families`, in the order of its page."""
 
 
 def _alone(functions: tuple[Any, ...], *batch: Any) -> Any:
@@ -175,8 +178,20 @@ def case(
     return register
 
 
-def cases() -> dict[str, Case]:
-    """All cases by their names, in the order of `MODULES`."""
-    for module in MODULES:
+def cases(modules: Sequence[str] = MODULES) -> dict[str, Case]:
+    """All cases of some modules by their names, in the order of the modules."""
+    for module in modules:
         importlib.import_module(f"{__name__}.{module}")
-    return dict(_cases)
+    found = {module: {} for module in modules}
+    for name, one in _cases.items():
+        found.get(name.partition(".")[0], {})[name] = one
+    return {name: one for module in modules for name, one in found[module].items()}
+
+
+def find(name: str) -> Case:
+    """The case of a name; no other module than its own is imported.
+
+    Raises:
+      KeyError: there is none in its module.
+    """
+    return cases([name.partition(".")[0]])[name]

@@ -1,0 +1,221 @@
+"""`fit` of families of Keras models under `MemoryBudget`, with hard limits equal to the budgets.
+
+    python -m models.bench.families [--only=hub,embedding,applications] [--cases=PREFIX,...]
+        [--rows=out/families.jsonl] [--page=docs/measured/families.md]
+
+Each case of `hub_fits`, `embedding_fits` and `application_fits` of `wild_cases` trains as it is
+first, without a limit: its peak and its losses. Then it trains under each share of that peak, as
+budget and as hard limit of a process of its own, whose allocator has claimed it as one region. A
+share that is less than tfmem can reach gives way to 1.05 times the least that it names.
+
+Rows are kept as they are made, and not made again: a line that is taken out of the file is.
+`--page_only` makes the page of the rows that are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from absl import app, flags
+
+from models.bench import families_page
+from models.bench.book import Book
+from models.bench.table import show_bytes, show_difference
+from models.bench.wild import LEAST_FACTOR, observed, revision, whole_mib
+from models.bench.wild_cases import FITS, Case, cases, find
+from models.bench.wild_child import Job
+from models.bench.wild_verdict import judged
+from tfmem.runtime.memory import MIB
+
+GROUPS = dict(zip(("hub", "embedding", "applications"), FITS, strict=True))
+"""Modules of cases by what the command calls them."""
+
+SHARES = (0.8, 0.6)
+LOGS = Path("out") / "families"
+
+flags.DEFINE_list("only", list(GROUPS), "Groups of cases.")
+flags.DEFINE_list("cases", [""], "Beginnings of names.")
+flags.DEFINE_string("rows", "out/families.jsonl", "Where rows are kept.")
+flags.DEFINE_string("page", "docs/measured/families.md", "Where the page is written.")
+flags.DEFINE_boolean("page_only", False, "Measure nothing: the page of what is known.")
+flags.DEFINE_integer("steps", 4, "Of each fit.")
+flags.DEFINE_float("patience", 120.0, "Seconds without a word after which a process has hung.")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run of a case.
+
+    Attributes:
+      case: its name.
+      code: fingerprint of what makes it.
+      kind: as of `wild_child.Job`.
+      steps: of its `fit`.
+      budget: bytes, for `planned`.
+    """
+
+    case: str
+    code: str
+    kind: str
+    steps: int
+    budget: int | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of it; bytes and seconds, None where there is none.
+
+    Attributes:
+      outcome: as of `wild_verdict.judged`.
+      reason: the first line of the error.
+      phase: where it ended.
+      losses: step by step, of a run that is not planned.
+      peak: the most that the allocator held in a step; as it is, from the second step on.
+      predicted: peak of the plan.
+      original: predicted peak without a plan.
+      least: the least budget that tfmem named.
+      difference: the largest relative one of the losses from those of the case as it is.
+      drift: that of the case as it is, rounded otherwise; asked for where `difference` is large.
+      planning_seconds: of all plans.
+      step_seconds: median.
+      replanned: how often a watched step had something done about it.
+      noop: why nothing was changed.
+      revision: of the code.
+    """
+
+    outcome: str
+    reason: str
+    phase: str
+    losses: list[list[float]] = field(default_factory=list)
+    peak: int | None = None
+    predicted: int | None = None
+    original: int | None = None
+    least: int | None = None
+    difference: float | None = None
+    drift: float | None = None
+    planning_seconds: float = 0.0
+    step_seconds: float | None = None
+    replanned: int = 0
+    noop: str = ""
+    revision: str = ""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the budget is less than what tfmem can reach."""
+        return self.outcome == "refused" and self.least is not None
+
+
+class _Unknown(Exception):
+    """A row does not stand in the file."""
+
+
+class Families:
+    """Rows of cases, from the file or made now."""
+
+    def __init__(self, path: Path, steps: int, patience: float | None) -> None:
+        """Takes the file, steps of a `fit`, and seconds without a word after which it has hung.
+
+        Without patience nothing is made.
+        """
+        self._book = Book(path, self._made, Row)
+        self._path, self._steps, self._patience = path, steps, patience
+
+    @property
+    def seconds(self) -> float:
+        """What all rows asked for so far took."""
+        return self._book.spent
+
+    def examine(self, case: Case) -> Iterator[tuple[str, Asked, Row]]:
+        """Every row of a case, with the share of plain's peak, ``plain`` or ``least``."""
+        plain = self._row("plain", case)
+        yield "plain", *plain
+        peak = plain[1].peak
+        if plain[1].outcome != "trained" or peak is None:
+            return
+        least, is_out_of_reach = None, False
+        for share in SHARES:
+            asked, row = self._row("planned", case, whole_mib(share * peak))
+            yield f"{share:g}", asked, row
+            is_out_of_reach |= row.is_refused or row.outcome == "no room to build"
+            least = least or row.least
+        if is_out_of_reach:
+            least = least or self._row("least", case)[1].least
+            if least is not None:
+                yield "least", *self._row("planned", case, whole_mib(LEAST_FACTOR * least))
+
+    def known(self, case: Case) -> list[tuple[str, Asked, Row]]:
+        """Those rows of a case that stand in the file; the rest is not made."""
+        found = []
+        with contextlib.suppress(_Unknown):
+            for one in Families(self._path, self._steps, patience=None).examine(case):
+                found.append(one)
+        return found
+
+    def _row(self, kind: str, case: Case, budget: int | None = None) -> tuple[Asked, Row]:
+        asked = Asked(case.name, case.code, kind, self._steps, budget)
+        return asked, self._book(asked)
+
+    def _made(self, asked: Asked) -> Row:
+        if self._patience is None:
+            raise _Unknown
+        case, budget = find(asked.case), asked.budget
+        limit = budget // MIB if budget else None
+        job = Job(case.name, asked.kind, asked.steps, "", budget, claims=budget is not None)
+        log = LOGS / f"{case.name}-{limit or 0}-{asked.kind}.log"
+        events = observed(case, job, limit, log, self._patience, threading.Event())
+        plain = self._losses("plain", case) if budget else None
+        found = judged(events, budget, plain, lambda: self._losses("rounding", case))
+        names = {one.name for one in dataclasses.fields(Row)}
+        known = {name: value for name, value in found.items() if name in names}
+        return Row(**known, revision=revision())
+
+    def _losses(self, kind: str, case: Case) -> dict[str, Any]:
+        return {"losses": self._row(kind, case)[1].losses}
+
+
+def main(argv: list[str]) -> None:
+    """Makes the rows and the page."""
+    del argv
+    values = flags.FLAGS
+    families = Families(Path(values.rows), values.steps, values.patience)
+    chosen = cases([GROUPS[name] for name in values.only]).values()
+    for case in chosen:
+        if values.page_only or not case.name.startswith(tuple(values.cases)):
+            continue
+        for share, asked, row in families.examine(case):
+            print(_line(share, asked, row), f"{families.seconds:.0f} s so far", flush=True)
+        _write_page(families, Path(values.page))
+    _write_page(families, Path(values.page))
+
+
+def _write_page(families: Families, path: Path) -> None:
+    """The page of all groups, of the rows that there are."""
+
+    def rows(case: Case) -> list[tuple[str, int | None, dict[str, Any]]]:
+        found = families.known(case)
+        return [(share, asked.budget, dataclasses.asdict(row)) for share, asked, row in found]
+
+    groups = {
+        group: {one.name: found for one in cases([module]).values() if (found := rows(one))}
+        for group, module in GROUPS.items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(families_page.page(groups), encoding="utf-8")
+
+
+def _line(share: str, asked: Asked, row: Row) -> str:
+    return (
+        f"{asked.case:36} {share:5} {row.outcome}: budget {show_bytes(asked.budget)}, peak "
+        f"{show_bytes(row.peak)}, losses {show_difference(row.difference)}, planned in "
+        f"{row.planning_seconds:.1f} s; {row.reason[:160]}"
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)
