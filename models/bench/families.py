@@ -1,28 +1,29 @@
 """`fit` of families of Keras models under `MemoryBudget`, with hard limits equal to the budgets.
 
     python -m models.bench.families [--only=hub,embedding,applications] [--cases=PREFIX,...]
-        [--rows=out/families.jsonl] [--page=docs/measured/families.md]
+        [--rows=out/families.jsonl] [--page=docs/measured/families.md] [--page-only]
 
 Each case of `hub_fits`, `embedding_fits` and `application_fits` of `wild_cases` trains as it is
 first, without a limit: its peak and its losses. Then it trains under each share of that peak, as
 budget and as hard limit of a process of its own, whose allocator has claimed it as one region. A
-share that is less than tfmem can reach gives way to 1.05 times the least that it names.
+share that is less than tfmem can reach gives way to 1.05 times the least that it names, and that
+to 1.05 times what it names then.
 
 Rows are kept as they are made, and not made again: a line that is taken out of the file is.
-`--page_only` makes the page of the rows that are there.
+`--page-only` makes the page of the rows that are there.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from absl import app, flags
 
 from models.bench import families_page
 from models.bench.book import Book
@@ -37,15 +38,10 @@ GROUPS = dict(zip(("hub", "embedding", "applications"), FITS, strict=True))
 """Modules of cases by what the command calls them."""
 
 SHARES = (0.8, 0.6)
-LOGS = Path("out") / "families"
+_TRIES = 3
+"""Budgets by the least that is named: that of another limit, with other gaps, may be more."""
 
-flags.DEFINE_list("only", list(GROUPS), "Groups of cases.")
-flags.DEFINE_list("cases", [""], "Beginnings of names.")
-flags.DEFINE_string("rows", "out/families.jsonl", "Where rows are kept.")
-flags.DEFINE_string("page", "docs/measured/families.md", "Where the page is written.")
-flags.DEFINE_boolean("page_only", False, "Measure nothing: the page of what is known.")
-flags.DEFINE_integer("steps", 4, "Of each fit.")
-flags.DEFINE_float("patience", 120.0, "Seconds without a word after which a process has hung.")
+LOGS = Path("out") / "families"
 
 
 @dataclass(frozen=True)
@@ -138,16 +134,20 @@ class Families:
         peak = plain[1].peak
         if plain[1].outcome != "trained" or peak is None:
             return
-        least, is_out_of_reach = None, False
+        rows = []
         for share in SHARES:
             asked, row = self._row("planned", case, whole_mib(share * peak))
+            rows.append(row)
             yield f"{share:g}", asked, row
-            is_out_of_reach |= row.is_refused or row.outcome == "no room to build"
-            least = least or row.least
-        if is_out_of_reach:
-            least = least or self._row("least", case)[1].least
-            if least is not None:
-                yield "least", *self._row("planned", case, whole_mib(LEAST_FACTOR * least))
+        if any(row.outcome == "no room to build" for row in rows):
+            rows.append(self._row("least", case)[1])
+        leasts = [row.least for row in rows if row.least is not None]
+        for _ in range(_TRIES if leasts else 0):
+            asked, row = self._row("planned", case, whole_mib(LEAST_FACTOR * max(leasts)))
+            yield "least", asked, row
+            if not row.is_refused:
+                break
+            leasts.append(row.least)
 
     def known(self, case: Case) -> list[tuple[str, Asked, Row]]:
         """Those rows of a case that stand in the file; the rest is not made."""
@@ -179,19 +179,33 @@ class Families:
         return {"losses": self._row(kind, case)[1].losses}
 
 
-def main(argv: list[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Makes the rows and the page."""
-    del argv
-    values = flags.FLAGS
-    families = Families(Path(values.rows), values.steps, values.patience)
-    chosen = cases([GROUPS[name] for name in values.only]).values()
-    for case in chosen:
-        if values.page_only or not case.name.startswith(tuple(values.cases)):
+    options = _parser().parse_args(arguments)
+    families = Families(Path(options.rows), options.steps, options.patience)
+    beginnings = tuple(options.cases.split(","))
+    for case in cases([GROUPS[name] for name in options.only.split(",")]).values():
+        if options.page_only or not case.name.startswith(beginnings):
             continue
         for share, asked, row in families.examine(case):
             print(_line(share, asked, row), f"{families.seconds:.0f} s so far", flush=True)
-        _write_page(families, Path(values.page))
-    _write_page(families, Path(values.page))
+        _write_page(families, Path(options.page))
+    _write_page(families, Path(options.page))
+
+
+def _parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m models.bench.families", description=__doc__, formatter_class=formatter
+    )
+    parser.add_argument("--only", default=",".join(GROUPS), help="groups of cases: %(default)s")
+    parser.add_argument("--cases", default="", help="beginnings of names")
+    parser.add_argument("--rows", default="out/families.jsonl", help="where rows are kept")
+    parser.add_argument("--page", default="docs/measured/families.md", help="where it is written")
+    parser.add_argument("--page-only", action="store_true", help="measure nothing")
+    parser.add_argument("--steps", type=int, default=4, help="of each fit")
+    parser.add_argument("--patience", type=float, default=120.0, help="seconds without a word")
+    return parser
 
 
 def _write_page(families: Families, path: Path) -> None:
@@ -210,12 +224,13 @@ def _write_page(families: Families, path: Path) -> None:
 
 
 def _line(share: str, asked: Asked, row: Row) -> str:
+    difference = row.difference if row.peak else None
     return (
         f"{asked.case:36} {share:5} {row.outcome}: budget {show_bytes(asked.budget)}, peak "
-        f"{show_bytes(row.peak)}, losses {show_difference(row.difference)}, planned in "
+        f"{show_bytes(row.peak)}, losses {show_difference(difference)}, planned in "
         f"{row.planning_seconds:.1f} s; {row.reason[:160]}"
     )
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main(sys.argv[1:])

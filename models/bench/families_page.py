@@ -18,12 +18,12 @@ _INTRODUCTION = """\
 `python -m models.bench.families`, {stamp}. `fit` of each case with `tfmem.keras.MemoryBudget`, a
 few steps with a new batch each, random weights. Budgets are 0.8 and 0.6 of the peak that plain
 `fit` has from its second step on; where one of them is out of reach, 1.05 times the least that
-tfmem names (`least`) too. **The hard limit of the process is the budget**, and its memory is
-claimed as one region before anything is made. Kept: it trained, the measured peak (all that
-TensorFlow's allocator held, batches included) is at most the budget, and the losses are plain
-`fit`'s, up to 1e-4 of the largest or 30 times what plain `fit` drifts by when its kernels round
-otherwise; `bitwise` where they are the same. Rows are of the revisions {revisions}. MB are 10^6
-bytes."""
+tfmem names (`least`) too, and where that is refused 1.05 times what it names then. **The hard limit
+of the process is the budget**, and its memory is claimed as one region before anything is made.
+Kept: it trained, the measured peak (all that TensorFlow's allocator held, batches included) is at
+most the budget, and the losses are plain `fit`'s, up to 1e-4 of the largest or 30 times what plain
+`fit` drifts by when its kernels round otherwise; `bitwise` where they are the same. Rows are of the
+revisions {revisions}. MB are 10^6 bytes."""
 
 
 def page(groups: Mapping[str, Found]) -> str:

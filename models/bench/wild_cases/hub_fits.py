@@ -104,7 +104,7 @@ def mix_transformer() -> Fit:
     from keras_hub.models import MiTBackbone, MiTImageClassifier
 
     backbone = MiTBackbone(
-        layerwise_num_layers=[1, 1, 1],
+        layerwise_depths=[1, 1, 1],
         num_layers=3,
         layerwise_num_heads=[1, 2, 4],
         layerwise_sr_ratios=[4, 2, 1],
