@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 from collections.abc import Iterable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -61,10 +62,10 @@ def plan(
     *,
     techniques: frozenset[str] = RECOMPUTE,
     host: str = "",
-    **changes: float,
+    **changes: Any,
 ) -> Decision:
     request = Request(device=DEVICE, host=host, budget=budget, techniques=techniques)
-    return choose(graph, costs_of(graph), dataclasses.replace(request, **changes))  # type: ignore[arg-type]
+    return choose(graph, costs_of(graph), dataclasses.replace(request, **changes))
 
 
 def budgets(graph: Graph, *shares: float) -> list[int]:
@@ -147,6 +148,18 @@ def test_the_least_peak_that_is_named_can_be_had(graph: Graph) -> None:
     assert plan(graph, told.value.least_bytes).worst_bytes <= told.value.least_bytes
     with pytest.raises(BudgetError):
         plan(graph, told.value.least_bytes - 1)
+
+
+def test_the_least_that_is_named_where_holes_are_in_the_way_fills_them() -> None:
+    graph, holes = training_chain(24, 1 << 20), 32 * (3 << 18,)  # each less than a tensor
+    budget = sum(holes) + sum(sum(node.nbytes) for node in graph.nodes if node.is_input)
+    with pytest.raises(BudgetError, match="free chunks are too scattered") as told:
+        plan(graph, budget, room=holes)
+    least = told.value.least_bytes
+    assert least is not None
+    assert least > budget
+    room = (*holes[1:], holes[0] + least - budget)
+    assert plan(graph, least, room=room).worst_bytes <= least
 
 
 def test_a_placement_that_reaches_no_less_is_not_searched() -> None:

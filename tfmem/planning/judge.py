@@ -247,7 +247,8 @@ def checked(found: Decision, request: Request, before: Original) -> Decision:
         found = unchanged(before, request, reason)
     plan = found.plan
     if not found.keeps(request.budget):
-        raise BudgetError(_unreachable(found, request), found.worst_bytes)
+        least = max(found.worst_bytes, found.least_bytes)
+        raise BudgetError(_unreachable(found, request, least), least)
     limit = request.max_slowdown
     if limit is not None and plan.step_seconds > limit * plan.baseline_step_seconds:
         raise BudgetError(
@@ -258,7 +259,7 @@ def checked(found: Decision, request: Request, before: Original) -> Decision:
     return found
 
 
-def _unreachable(found: Decision, request: Request) -> str:
+def _unreachable(found: Decision, request: Request, least: int) -> str:
     whole, after = request.whole or request, found.after
     assert whole.budget is not None
     beside = whole.bytes_beside + whole.bytes_unforeseen
@@ -281,7 +282,7 @@ def _unreachable(found: Decision, request: Request) -> str:
     )
     return (
         f"the budget of {format_bytes(whole.budget)} cannot be met on {request.device}: the least "
-        f"reachable peak is {format_bytes(found.worst_bytes + beside)}{others}{holes}, made up at "
+        f"reachable peak is {format_bytes(least + beside)}{others}{holes}, made up at "
         f"{after.peak_node!r} of\n{largest}\nraise the budget, allow more techniques than "
         f"{', '.join(sorted(request.techniques))}, or make the batch smaller{hint}"
     )

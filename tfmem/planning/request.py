@@ -60,7 +60,8 @@ class Decision:
     The simulations compare plans; the peaks that the plan predicts are the usual ones in the
     allocator, which pads what it hands out. The budget is kept by `worst_bytes`, that of the step
     it pads most. `fits` says whether the holes between chunks leave room for it, `loose_bytes` how
-    much more may be in use where the plan leaves nodes to run in any order.
+    much more may be in use where the plan leaves nodes to run in any order; `least_bytes` is the
+    least budget that is known to do, where it is more than `worst_bytes`.
     """
 
     plan: Plan
@@ -69,6 +70,7 @@ class Decision:
     worst_bytes: int
     fits: bool = True
     loose_bytes: int = 0
+    least_bytes: int = 0
 
     def keeps(self, budget: int | None) -> bool:
         """Whether a budget in bytes holds, and the allocator has room; True without a budget."""

@@ -142,7 +142,10 @@ def _chosen(
         sets = candidate_sets(graph, costs, request, least_peak, observe)
         best = _fastest(sets, _policies(graph, costs, request, least_peak), request.budget)
     best = _loosened(graph, costs, best, request, least_peak)
-    return checked(decision(best, before, request), request, before)
+    found = decision(best, before, request)
+    if request.budget is not None and not found.keeps(request.budget):
+        found = replace(found, least_bytes=best.least_budget(request.budget))
+    return checked(found, request, before)
 
 
 def _loosened(
