@@ -155,8 +155,7 @@ def test_the_least_that_is_named_where_holes_are_in_the_way_fills_them() -> None
     budget = sum(holes) + sum(sum(node.nbytes) for node in graph.nodes if node.is_input)
     with pytest.raises(BudgetError, match="free chunks are too scattered") as told:
         plan(graph, budget, room=holes)
-    least = told.value.least_bytes
-    assert least is not None
+    least = told.value.least_bytes or 0
     assert least > budget
     room = (*holes[1:], holes[0] + least - budget)
     assert plan(graph, least, room=room).worst_bytes <= least
