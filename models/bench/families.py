@@ -1,7 +1,8 @@
 """`fit` of families of Keras models under `MemoryBudget`, with hard limits equal to the budgets.
 
     python -m models.bench.families [--only=hub,embedding,applications] [--cases=PREFIX,...]
-        [--rows=out/families.jsonl] [--page=docs/measured/families.md] [--page-only]
+        [--shares=0.8,0.6] [--rows=out/families.jsonl] [--page=docs/measured/families.md]
+        [--page-only]
 
 Each case of `hub_fits`, `embedding_fits` and `application_fits` of `wild_cases` trains as it is
 first, without a limit: its peak and its losses. Then it trains under each share of that peak, as
@@ -37,7 +38,6 @@ from tfmem.runtime.memory import MIB
 GROUPS = dict(zip(("hub", "embedding", "applications"), FITS, strict=True))
 """Modules of cases by what the command calls them."""
 
-SHARES = (0.8, 0.6)
 _TRIES = 3
 """Budgets by the least that is named: that of another limit, with other gaps, may be more."""
 
@@ -82,6 +82,7 @@ class Row:
       step_seconds: median.
       replanned: how often a watched step had something done about it.
       noop: why nothing was changed.
+      warnings: what tfmem logged besides.
       revision: of the code.
     """
 
@@ -99,6 +100,7 @@ class Row:
     step_seconds: float | None = None
     replanned: int = 0
     noop: str = ""
+    warnings: list[str] = field(default_factory=list)
     revision: str = ""
 
     @property
@@ -114,13 +116,15 @@ class _Unknown(Exception):
 class Families:
     """Rows of cases, from the file or made now."""
 
-    def __init__(self, path: Path, steps: int, patience: float | None) -> None:
-        """Takes the file, steps of a `fit`, and seconds without a word after which it has hung.
+    def __init__(
+        self, path: Path, shares: Sequence[float], steps: int, patience: float | None
+    ) -> None:
+        """Takes the file, shares of plain's peak, and steps of a `fit`.
 
-        Without patience nothing is made.
+        `patience` are the seconds without a word after which it has hung; without nothing is made.
         """
         self._book = Book(path, self._made, Row)
-        self._path, self._steps, self._patience = path, steps, patience
+        self._path, self._shares, self._steps, self._patience = path, shares, steps, patience
 
     @property
     def seconds(self) -> float:
@@ -135,25 +139,30 @@ class Families:
         if plain[1].outcome != "trained" or peak is None:
             return
         rows = []
-        for share in SHARES:
+        for share in self._shares:
             asked, row = self._row("planned", case, whole_mib(share * peak))
             rows.append(row)
             yield f"{share:g}", asked, row
         if any(row.outcome == "no room to build" for row in rows):
             rows.append(self._row("least", case)[1])
         leasts = [row.least for row in rows if row.least is not None]
+        tried = 0
         for _ in range(_TRIES if leasts else 0):
-            asked, row = self._row("planned", case, whole_mib(LEAST_FACTOR * max(leasts)))
+            budget = whole_mib(LEAST_FACTOR * max(leasts))
+            if budget <= tried:
+                break
+            asked, row = self._row("planned", case, budget)
             yield "least", asked, row
             if not row.is_refused:
                 break
             leasts.append(row.least)
+            tried = budget
 
     def known(self, case: Case) -> list[tuple[str, Asked, Row]]:
         """Those rows of a case that stand in the file; the rest is not made."""
         found = []
         with contextlib.suppress(_Unknown):
-            for one in Families(self._path, self._steps, patience=None).examine(case):
+            for one in Families(self._path, self._shares, self._steps, patience=None).examine(case):
                 found.append(one)
         return found
 
@@ -182,7 +191,8 @@ class Families:
 def main(arguments: Sequence[str]) -> None:
     """Makes the rows and the page."""
     options = _parser().parse_args(arguments)
-    families = Families(Path(options.rows), options.steps, options.patience)
+    shares = [float(share) for share in options.shares.split(",")]
+    families = Families(Path(options.rows), shares, options.steps, options.patience)
     beginnings = tuple(options.cases.split(","))
     for case in cases([GROUPS[name] for name in options.only.split(",")]).values():
         if options.page_only or not case.name.startswith(beginnings):
@@ -200,6 +210,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", default=",".join(GROUPS), help="groups of cases: %(default)s")
     parser.add_argument("--cases", default="", help="beginnings of names")
+    parser.add_argument("--shares", default="0.8,0.6", help="of plain's peak: %(default)s")
     parser.add_argument("--rows", default="out/families.jsonl", help="where rows are kept")
     parser.add_argument("--page", default="docs/measured/families.md", help="where it is written")
     parser.add_argument("--page-only", action="store_true", help="measure nothing")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.bench.table import markdown, show_bytes, show_difference, show_error, stamp
+from models.bench.table import markdown, show_bytes, show_difference, show_error, show_ratio, stamp
 
 Found = Mapping[str, Sequence[tuple[str, int | None, dict[str, Any]]]]
 """Rows by case: what was asked for, its budget, and fields of `families.Row`."""
@@ -22,8 +22,9 @@ tfmem names (`least`) too, and where that is refused 1.05 times what it names th
 of the process is the budget**, and its memory is claimed as one region before anything is made.
 Kept: it trained, the measured peak (all that TensorFlow's allocator held, batches included) is at
 most the budget, and the losses are plain `fit`'s, up to 1e-4 of the largest or 30 times what plain
-`fit` drifts by when its kernels round otherwise; `bitwise` where they are the same. Rows are of the
-revisions {revisions}. MB are 10^6 bytes."""
+`fit` drifts by when its kernels round otherwise; `bitwise` where they are the same. Planned again:
+how often a watched step that took more than was predicted had something done about it. Rows are of
+the revisions {revisions}. MB are 10^6 bytes."""
 
 
 def page(groups: Mapping[str, Found]) -> str:
@@ -77,28 +78,29 @@ def _summary(groups: Mapping[str, Found]) -> str:
 
 def _table(found: Found) -> str:
     header = ["case", "peak as it is", "asked", "budget", "became", "predicted", "measured"]
-    header += ["error", "losses", "planned in"]
+    header += ["error", "losses", "times plain's step", "planned in", "planned again"]
     lines = []
     for case, rows in found.items():
         (_, _, plain), *planned = rows
         for share, budget, row in planned or rows:
-            lines.append(
-                [case, show_bytes(plain["peak"]), share, show_bytes(budget), *_cells(share, row)]
-            )
+            named = [case, show_bytes(plain["peak"]), share, show_bytes(budget)]
+            lines.append([*named, *_cells(share, row, plain)])
     return markdown(header, lines)
 
 
-def _cells(share: str, row: Mapping[str, Any]) -> list[str]:
+def _cells(share: str, row: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
     became = status(share, row)
     if became not in ("kept", "exceeded", "wrong numbers"):
-        return [became, *["-"] * 5]
+        return [became, *["-"] * 7]
     return [
         became,
         show_bytes(row["predicted"]),
         show_bytes(row["peak"]),
         show_error(row["predicted"], row["peak"]),
         show_difference(row["difference"]),
+        show_ratio(row["step_seconds"], plain["step_seconds"]),
         f"{row['planning_seconds']:.1f} s",
+        f"{row['replanned']} times" if row["replanned"] else "-",
     ]
 
 

@@ -146,3 +146,26 @@ def test_what_a_branch_assigns_is_written_where_the_variable_lies() -> None:
     assert [address(one) for one in (source, target)] == before
     np.testing.assert_array_equal(source.numpy(), table + 3.0)
     np.testing.assert_array_equal(target.numpy(), table + 2.0)
+
+
+def test_a_table_that_is_read_by_rows_outside_of_a_branch_is_updated_in_it_where_it_lies() -> None:
+    """As under loss scaling; copied, it would lie elsewhere after each step."""
+    table, indices = tf.Variable(tf.zeros([ROWS, WIDTH])), tf.range(4)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        taken = tf.reduce_sum(tf.gather(table, indices))
+        if taken < 1e6:
+            table.assign_sub(x)
+        return taken
+
+    concrete = tf.function(step).get_concrete_function(tf.TensorSpec([ROWS, WIDTH]))
+    captured = capture(concrete, device=DEVICE)
+    branches = {
+        one.function: (one.graph, one.graph) for group in captured.bodies.values() for one in group
+    }
+    changed = rebuild(captured, captured.graph, branches)
+    before = address(table)
+    table.sparse_read([0])
+    taken = [float(changed(tf.ones([ROWS, WIDTH]))) for _ in range(3)]
+    assert taken == [0.0, -4.0 * WIDTH, -8.0 * WIDTH]
+    assert address(table) == before

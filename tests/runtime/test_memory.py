@@ -12,7 +12,7 @@ import pytest
 
 from tests.children import memory
 from tests.children.host import MIB
-from tfmem import Error
+from tfmem import Error, OutOfMemoryError
 from tfmem.bridge.traces import HeapEvent
 from tfmem.runtime import heap
 from tfmem.runtime.limited import Outcome, is_out_of_memory, run_limited
@@ -81,6 +81,7 @@ def test_out_of_memory_is_found_among_causes_and_in_constants():
     assert is_out_of_memory(wrapped)
     assert is_out_of_memory(ValueError("Cannot parse tensor from proto: dtype: DT_FLOAT"))
     assert not is_out_of_memory(Error("of memory"))
+    assert is_out_of_memory(OutOfMemoryError("told anew, without its cause"))
     handling = Error("raised while another was handled")
     handling.__context__ = MemoryError()
     assert is_out_of_memory(handling)

@@ -1,15 +1,19 @@
 """Variables that functions access by rows: what is given to a branch, a loop or a call.
 
 From then on each whole read of them is a copy, in the graph around the caller too: Keras 3 reads an
-embedding there, and under loss scaling updates it by rows within a branch.
+embedding there, and under loss scaling updates it by rows within a branch. And the other way round:
+what the graph around accesses by rows is in that mode in the functions that it is given to (a table
+of tf-keras, which Adam updates as a whole within that branch).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tfmem.bridge.graphdefs import BODIES, FunctionDef, NodeDef, functions_of
-from tfmem.graph.bodies import BRANCHES
+from tfmem.graph.bodies import BRANCHES, Bodies, Body
+from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
 
 
@@ -39,3 +43,26 @@ def _arguments(function: FunctionDef, functions: Mapping[str, FunctionDef]) -> s
         accessed = places if facts.is_sparse else by_rows(node, functions)
         found.update(number[node.input[i]] for i in accessed if node.input[i] in number)
     return found
+
+
+def told(graph: Graph, bodies: Bodies) -> Bodies:
+    """Bodies whose variables say that the graph around accesses them by rows (`Node.rows`)."""
+    form, found = graph.form, dict[str, tuple[Body, ...]]()
+    copied = set(map(form.handle, form.copied))
+    for name, functions in bodies.items():
+        node = graph.by_name[name]
+        given = node.inputs[int(node.op in BRANCHES) :]
+        by_rows = [form.root(form.number_of(value)) in copied for value in given]
+        found[name] = tuple(_told(one, by_rows) for one in functions)
+    return found
+
+
+def _told(body: Body, by_rows: Sequence[bool]) -> Body:
+    """A body of whose inputs these are variables that the graph around accesses by rows."""
+    inputs, rest = body.graph.nodes[: len(by_rows)], body.graph.nodes[len(by_rows) :]
+    marked = [
+        replace(node, rows=(0,)) if is_so else node
+        for node, is_so in zip(inputs, by_rows, strict=True)
+    ]
+    graph = Graph((*marked, *rest), body.graph.outputs)
+    return replace(body, graph=graph, bodies=told(graph, body.bodies))

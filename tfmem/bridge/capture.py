@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfmem.bridge import datasets, graphdefs, grappler, kernels, lines, reads, sums
+from tfmem.bridge import by_rows, datasets, graphdefs, grappler, kernels, lines, reads, sums
 from tfmem.bridge.compiled import is_compiled
 from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
@@ -177,7 +177,7 @@ def capture(
     must_run = {op.name for op in concrete.graph.control_outputs} - gone
     return Captured(
         graph=graph,
-        bodies=bodies,
+        bodies=by_rows.told(graph, bodies),
         flops=reader.flops,
         workspace=reader.workspace,
         buffers=reader.buffers,

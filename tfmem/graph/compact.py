@@ -225,9 +225,11 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _R
         touched = (handles[inputs[facts.reads]],)
     if facts.is_sparse:
         made.copied.update(touched)
-    made.copied.update(handles[inputs[i]] for i in node.rows if inputs[i] in handles)
     if node.op == VARIABLE:
         touched = (len(made.variable_nodes) - 1,)
+        made.copied.update(touched if node.rows else ())
+    else:
+        made.copied.update(handles[inputs[i]] for i in node.rows if inputs[i] in handles)
     made.variables.append(touched)
 
     kind, source = _kind_of(node, facts, inputs, handles, touched)

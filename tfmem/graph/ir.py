@@ -79,7 +79,7 @@ class Node:
       lent: index of the input whose buffer its kernel takes as its first scratch if nobody reads it
         later; None if there is none.
       rows: indices of inputs whose variables the functions that it runs access by rows (see
-        `Facts.is_sparse`).
+        `Facts.is_sparse`); of a function's variable (0,) where the graph around accesses it so.
       stashes: memory that its outputs refer to, made by it or by the functions that it runs.
       holds: (index of an output, value) for each value, or stash of a node, that an output refers
         to, other than its own stashes.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from tfmem.errors import Error
+from tfmem.errors import Error, OutOfMemoryError
 from tfmem.runtime import memory
 
 _RUN = "import sys; del sys.path[0]; from tfmem.runtime.limited import main; main()"
@@ -212,11 +212,14 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception, or one that caused it, says that memory ran out.
 
     What was being handled counts too, but not where it was raised `from None`, as by TensorFlow.
-    Where memory for a constant is missing, TensorFlow 2.21 cannot parse or evaluate the constant.
+    tfmem's error says so itself: tf-keras raises it anew, without its cause. Where memory for a
+    constant is missing, TensorFlow 2.21 cannot parse or evaluate the constant.
     """
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, MemoryError) or type(seen).__name__ == "ResourceExhaustedError":
+        if isinstance(seen, MemoryError | OutOfMemoryError):
+            return True
+        if type(seen).__name__ == "ResourceExhaustedError":
             return True
         if any(text in str(seen) for text in _NO_CONSTANT):
             return True
