@@ -13,6 +13,7 @@ Found = Mapping[str, Sequence[tuple[str, int | None, dict[str, Any]]]]
 _PLAIN = "plain"
 _FAILED = ("exceeded", "out of memory", "crashed", "hung", "wrong numbers")
 _REFUSED = ("refused", "unsupported", "no room to build")
+_NOT_AT_ALL = "does not train as it is"
 
 _INTRODUCTION = """\
 `python -m models.bench.families`, {stamp}. `fit` of each case with `tfmem.keras.MemoryBudget`, a
@@ -38,8 +39,10 @@ def page(groups: Mapping[str, Found]) -> str:
         _summary(groups),
         "## What failed",
         _list(groups, _FAILED),
-        "## Refused or unsupported, and what does not train as it is",
-        _list(groups, (*_REFUSED, "does not train as it is")),
+        "## Unsupported, or without room to be built, or does not train as it is",
+        _list(groups, (*_REFUSED[1:], _NOT_AT_ALL)),
+        "## Why budgets were refused",
+        _reasons(groups),
     ]
     for group, found in groups.items():
         parts += [f"## {group}", _table(found)]
@@ -49,7 +52,7 @@ def page(groups: Mapping[str, Found]) -> str:
 def status(share: str, row: Mapping[str, Any]) -> str:
     """What became of a run, in a word or two."""
     if share == _PLAIN:
-        return "trained" if row["outcome"] == "trained" else "does not train as it is"
+        return "trained" if row["outcome"] == "trained" else _NOT_AT_ALL
     if row["outcome"] == "refused" and not row["reason"].startswith("BudgetError"):
         return "unsupported"
     return str(row["outcome"])
@@ -90,6 +93,8 @@ def _table(found: Found) -> str:
 
 def _cells(share: str, row: Mapping[str, Any], plain: Mapping[str, Any]) -> list[str]:
     became = status(share, row)
+    if became == "refused" and row["least"] is not None:
+        became = f"refused, least {show_bytes(row['least'])}"
     if became not in ("kept", "exceeded", "wrong numbers"):
         return [became, *["-"] * 7]
     return [
@@ -115,3 +120,16 @@ def _list(groups: Mapping[str, Found], outcomes: Sequence[str]) -> str:
                 reason = " ".join(row["reason"].split()).replace("`", "'")
                 lines.append(f"- `{case}`{asked}: {became} in {row['phase']}: `{reason}`")
     return "\n".join(lines) or "None."
+
+
+def _reasons(groups: Mapping[str, Found]) -> str:
+    """Refused budgets by whether the peak was in the way, or where free memory lay."""
+    counts: dict[str, int] = {}
+    for found in groups.values():
+        for rows in found.values():
+            for share, _, row in rows:
+                if status(share, row) == "refused":
+                    is_holes = "too scattered" in row["reason"]
+                    kind = "free chunks too scattered" if is_holes else "the least reachable peak"
+                    counts[kind] = counts.get(kind, 0) + 1
+    return "\n".join(f"- {kind}: {count}" for kind, count in sorted(counts.items())) or "None."

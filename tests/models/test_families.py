@@ -52,7 +52,7 @@ def test_a_budget_out_of_reach_gives_way_to_the_least_and_nothing_is_asked_twice
     assert asked == [None, 160, 120, 147, 176], "1.05 times 140, then 1.05 times 167"
     text = page.read_text(encoding="utf-8")
     assert "| hub | 1 | 1 | 4 | 2 | 2 | 2 | 2 |" in text, "two of four budgets, bitwise"
-    assert "`hub_fits.gpt2` 0.6 (125.8 MB): refused in planning" in text
+    assert "| 0.6 | 125.8 MB | refused, least 146.8 MB |" in text
 
     families.main(command)
     families.main([*command, "--page-only"])
