@@ -314,9 +314,10 @@ class _Step:
         """Plans so that as much is left free, or as much as can be; False if that is no more."""
         for _ in range(_TRIES):
             found = self._planned(learned)
+            if not isinstance(found, Error):
+                self._keep(learned)  # where it is planned anew, for more is held, it looks there
             error = found if isinstance(found, Error) else self._renew(found)
             if error is None:
-                self._keep(learned)
                 return True
             learned = self._reachable(learned, error)
             if not learned:
