@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from tfmem.errors import HostMemoryError
 from tfmem.functions import resolve
-from tfmem.planning.request import Request
+from tfmem.plan import Plan
+from tfmem.planning.request import Decision, Request
 from tfmem.runtime import host
+from tfmem.simulation.simulate import Simulation
 
 GIB = 2**30
 
@@ -28,3 +32,18 @@ def test_a_limit_that_is_far_away_does_not_matter(
     monkeypatch.setattr(resolve.memory, "memory_info", lambda _: (GIB, GIB))
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
     assert resolve._is_far(limit, Request(budget=budget, device=device)) == is_far
+
+
+def on_host(nbytes: int) -> Simulation:
+    return Simulation(0, "", np.zeros(0), 0.0, nbytes, (), (), 0)
+
+
+def test_what_the_original_has_on_the_host_is_not_counted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "free_bytes", lambda _: 100)
+    plan = Plan(host="/job:far/replica:0/task:0/device:CPU:0")
+    resolve.check_host_memory(Decision(plan, on_host(500), on_host(500), 0))
+    resolve.check_host_memory(Decision(plan, on_host(500), on_host(600), 0))
+    with pytest.raises(HostMemoryError, match="the plan needs 101 B more on .* where 100 B are"):
+        resolve.check_host_memory(Decision(plan, on_host(500), on_host(601), 0))

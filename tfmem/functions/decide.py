@@ -112,7 +112,7 @@ def plan_devices(
         one = _still_kept(before, captured, graph, request) if is_known else None
         if one is None:
             one, tracing = _plan_device(captured, graph, request, options)
-        check_host_memory(one.plan)
+        check_host_memory(one.decision)
         planned.append(one)
     return tuple(planned), tracing
 

@@ -15,8 +15,7 @@ from tfmem.costs.types import GRAIN, Lying
 from tfmem.errors import Error, HostMemoryError
 from tfmem.graph import device_names
 from tfmem.options import Options
-from tfmem.plan import Plan
-from tfmem.planning.request import Request
+from tfmem.planning.request import Decision, Request
 from tfmem.runtime import creation, devices, heap, memory
 from tfmem.runtime import host as host_module
 from tfmem.runtime.heap import Heap
@@ -130,12 +129,16 @@ def have_room(created: Sequence[tf.Variable], concrete: Any, request: Request) -
     return bool(nbytes <= _ROOM_FOR_VARIABLES * request.budget)
 
 
-def check_host_memory(plan: Plan) -> None:
-    """Raises HostMemoryError if the host has less free memory than the plan needs."""
+def check_host_memory(decision: Decision) -> None:
+    """Raises HostMemoryError if the host has less free memory than the plan needs.
+
+    What the original has there, too, is there already or its own affair.
+    """
+    plan, more = decision.plan, decision.after.host_bytes - decision.before.host_bytes
     free = host_module.free_bytes(plan.host) if plan.host else None
-    if free is not None and plan.host_bytes > free:
+    if free is not None and more > free:
         raise HostMemoryError(
-            f"the plan needs {format_bytes(plan.host_bytes)} on {plan.host}, where "
+            f"the plan needs {format_bytes(more)} more on {plan.host}, where "
             f"{format_bytes(free)} are free; raise the budget, so that less leaves the device, or "
             "free memory on the host"
         )
