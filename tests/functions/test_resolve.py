@@ -45,5 +45,5 @@ def test_what_the_original_has_on_the_host_is_not_counted_again(
     plan = Plan(host="/job:far/replica:0/task:0/device:CPU:0")
     resolve.check_host_memory(Decision(plan, on_host(500), on_host(500), 0))
     resolve.check_host_memory(Decision(plan, on_host(500), on_host(600), 0))
-    with pytest.raises(HostMemoryError, match="the plan needs 101 B more on .* where 100 B are"):
+    with pytest.raises(HostMemoryError, match=r"the plan needs 101 B more on .* where 100 B are"):
         resolve.check_host_memory(Decision(plan, on_host(500), on_host(601), 0))
