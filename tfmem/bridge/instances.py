@@ -14,7 +14,7 @@ def instances(kind: type[_Kind]) -> list[_Kind]:
 
     Each refers to its class, and is found by that. `gc.get_objects` would hold all objects of the
     process meanwhile, also tuples that other threads are making: their `tuple(...)` raises a
-    SystemError then (CPython 3.13 and before).
+    SystemError then (seen with CPython 3.11).
     """
     found = gc.get_referrers(*_with_subclasses(kind))
     return [one for one in found if issubclass(type(one), kind)]
