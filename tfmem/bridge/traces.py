@@ -131,12 +131,16 @@ def _seconds(events: Iterable[Event]) -> dict[str, float]:
     host: dict[str, float] = {}
     gpu: dict[str, float] = {}
     for one in events:
-        is_gpu = "/device:GPU" in one.plane.name
+        is_gpu = _is_gpu(one.plane)
         found = gpu if is_gpu else host
         text = _kernel_of(one.plane, one.event) if is_gpu else one.name
         if name := _node_of(text):
             found[name] = found.get(name, 0.0) + one.event.duration_ps * 1e-12
     return {**host, **gpu}
+
+
+def _is_gpu(plane: Any) -> bool:
+    return "/device:GPU" in plane.name
 
 
 def _node_of(text: str) -> str:
@@ -161,13 +165,16 @@ def _events(planes: Iterable[Any]) -> Iterator[Event]:
 
 
 def _without_others(events: Sequence[Event], nodes: Collection[str]) -> list[Event]:
-    """All but those of runs that run other nodes for the most part."""
+    """All but those of runs that run other nodes for the most part, or began before the trace.
+
+    The nodes of the latter are within no run.
+    """
     ran: defaultdict[int | None, list[bool]] = defaultdict(list)
     for one in events:
-        if name := _node_of(one.name):
+        if (name := _node_of(one.name)) and not _is_gpu(one.plane):
             ran[one.run].append(name in nodes)
-    others = {run for run, known in ran.items() if run is not None and 2 * sum(known) < len(known)}
-    return [one for one in events if one.run not in others]
+    others = {run for run, known in ran.items() if 2 * sum(known) < len(known)}
+    return [one for one in events if _is_gpu(one.plane) or one.run not in others]
 
 
 def _kernel_of(plane: Any, event: Any) -> str:
