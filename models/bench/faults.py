@@ -1,6 +1,6 @@
 """What breaks beside tfmem: the host process, files that it keeps, other threads, disks and forks.
 
-    python -m models.bench.faults --only=host,files,updates,cache
+    python -m models.bench.faults --kinds=host,files,updates,cache
 
 Each is broken many times at random, and what is counted is what should never be: a variable that is
 lost, a damaged file that is obeyed, an update that is gone, something that hangs.
@@ -21,7 +21,7 @@ from tfmem.costs import store
 
 SECTIONS = ("host", "files", "updates", "cache")
 
-flags.DEFINE_list("only", list(SECTIONS), f"Of {', '.join(SECTIONS)}.")
+flags.DEFINE_list("kinds", list(SECTIONS), f"Of {', '.join(SECTIONS)}.")
 flags.DEFINE_integer("hosts", 100, "How often the host process is killed, or stopped.")
 flags.DEFINE_integer("files", 10_000, "How many files are damaged.")
 flags.DEFINE_integer("updates", 1_000, "How many updates another thread makes at least.")
@@ -61,13 +61,13 @@ def main(_: list[str]) -> None:
     limit_memory(None)
     with tempfile.TemporaryDirectory(prefix="tfmem-faults-") as cache:
         os.environ[store.DIRECTORY] = cache
-        if "host" in values.only:
+        if "host" in values.kinds:
             print(host_table(faults_host.hosts(values.hosts)), flush=True)
-        if "files" in values.only:
+        if "files" in values.kinds:
             print(files_table(faults_files.files(values.files)), flush=True)
-        if "updates" in values.only:
+        if "updates" in values.kinds:
             print(facts_table("updates", faults_beside.updates(values.updates)), flush=True)
-        if "cache" in values.only:
+        if "cache" in values.kinds:
             print(facts_table("plans kept", faults_beside.caches()), flush=True)
             print(facts_table("threads", faults_beside.threads(values.calls)), flush=True)
             print(facts_table("in a fork", faults_beside.forks()), flush=True)

@@ -55,6 +55,7 @@ def test_the_only_one_who_shares_a_lock_may_have_it_alone() -> None:
 
 
 def test_ctrl_c_waits_for_the_end_of_a_block() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have jobs ignore it
     done = []
 
     def block() -> None:
