@@ -12,6 +12,10 @@ from tfmem.runtime.limited import run_limited
 
 CASES = ("assertion", "one_tensor", "accumulation", "folded", "half_convolution")
 
+NEAR = 2 * 2**20
+"""Bytes that a plan's peak may be from the predicted one, two tensors of a case: of turns of a loop
+one may end before the next begins, or not. The wild suite has 3 MB for models below 50."""
+
 OF_THE_ORIGINAL = 1.08
 """How far the predicted peak of the original may be above its peak. How far it is below is luck:
 its nodes run in any order, and turns of a loop together."""
@@ -36,7 +40,7 @@ def asked(target: str, argument: Any) -> Any:
 def test_a_budget_is_kept_with_the_same_numbers(case: str) -> None:
     found = asked("found", CASES)[case]
     assert found["measured"] <= found["budget"] < found["plain"], found
-    assert found["measured"] == pytest.approx(found["predicted"], rel=0.08), found
+    assert found["measured"] == pytest.approx(found["predicted"], rel=0, abs=NEAR), found
     assert found["difference"] <= 1e-4, found
     assert found["seconds"] < 30
 
