@@ -281,11 +281,9 @@ class Optimized:
 
         Before the first call with them it plans, with what `plan` says of that.
         """
-        return report_of(
-            self._entries.get(signature_of(args, kwargs)) or self._planned(args, kwargs)
-        )
+        entry = self._entries.get(signature_of(args, kwargs))
+        return report_of(entry or self._planned(args, kwargs))
 
-    @alone
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What fills the memory of the original, and what budgets would cost; see `explain`."""
         requests = requests_of(self._options)
@@ -336,7 +334,6 @@ class Optimized:
                 return self._entries.setdefault(signature_of(args, kwargs), entry)
         return None
 
-    @alone
     def _prepared(
         self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = (), tries: int = RENEWALS
     ) -> Entry:
@@ -356,7 +353,6 @@ class Optimized:
         self.original = original or fresh(self.original)
         self._entries.clear()
 
-    @alone
     def _planned(
         self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = (), settles: bool = False
     ) -> Entry:
@@ -381,6 +377,7 @@ class Optimized:
         return captured(original, concrete, requests, args, kwargs)
 
     @tells_bugs
+    @alone
     def _rewritten(self, entry: Entry) -> Entry:
         start = time.perf_counter()
         graph, bodies = rewrite.rewritten_graph(entry), rewrite.rewritten_bodies(entry)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
@@ -49,3 +51,27 @@ def test_a_plan_that_does_not_fit_any_more_is_made_again(
     with pytest.raises(tfmem.BudgetError, match="beside"):
         step(x)
     assert len(searches) == 2
+
+
+def test_a_function_may_call_one_that_another_thread_plans() -> None:
+    """The other thread holds that function while this one traces a call of it."""
+    began, x, results = threading.Event(), tf.ones([64]), []
+
+    @tfmem.optimize
+    def inner(x: Any) -> Any:
+        began.set()
+        time.sleep(0.2)  # this thread comes to its call
+        return 2.0 * x
+
+    @tfmem.optimize
+    def outer(x: Any) -> Any:
+        others[1].start()
+        began.wait(10)
+        return inner(x) + 1.0
+
+    calls = [lambda: results.append(outer(x)), lambda: results.append(inner(x))]
+    others = [threading.Thread(target=call, daemon=True) for call in calls]
+    others[0].start()
+    for thread in others:
+        thread.join(30)
+    assert sorted(float(one[0]) for one in results) == [2.0, 3.0]

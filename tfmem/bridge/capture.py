@@ -36,6 +36,7 @@ _OF_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 
 _OF_NUMBERS = {"Range", "Fill", "LinSpace", "RandomUniform", "RandomStandardNormal", "Tile"}
 """Ops that make as much as numbers say that they read."""
+
 _SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
 _LOOP_OPS = frozenset(("Enter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"))
 

@@ -207,8 +207,8 @@ def _workspace(events: Iterable[Event], device: str) -> dict[str, int] | None:
             facts = _facts(one.plane, one.event)
             if _is_allocator_of(facts["allocator_name"], device):
                 requests.append((one.begin, named, facts))
-        elif ":" in named:
-            ends[named.partition(":")[0]] = one.begin + one.event.duration_ps
+        elif name := _node_of(named):
+            ends[name] = one.begin + one.event.duration_ps
     if not requests:
         return None
     held: dict[int, tuple[str, int, int]] = {}

@@ -35,6 +35,7 @@ from tfmem.planning.judge import carry_out, judge
 from tfmem.planning.request import Decision, Request
 from tfmem.planning.search import choose
 from tfmem.runtime import variables
+from tfmem.runtime.locks import alone
 
 _log = logging.getLogger("tfmem")
 
@@ -44,6 +45,7 @@ takes part of a second itself."""
 
 
 @tells_bugs
+@alone
 def settle(captured: Captured, requests: Iterable[Request]) -> None:
     """Lets variables take what memory they will have in all steps; values stay.
 
@@ -58,6 +60,7 @@ def settle(captured: Captured, requests: Iterable[Request]) -> None:
 
 
 @tells_bugs
+@alone
 def as_devices_are(
     captured: Captured, requests: Iterable[Request], options: Options, is_settled: bool
 ) -> tuple[Request, ...]:
@@ -84,6 +87,7 @@ def as_devices_are(
 
 
 @tells_bugs
+@alone
 def plan_devices(
     captured: Captured,
     requests: Iterable[Request],

@@ -21,6 +21,7 @@ from tfmem.planning.nested import charge
 from tfmem.planning.request import Request
 from tfmem.report.report import Alive, Offer, Origin, Report
 from tfmem.runtime import memory, variables
+from tfmem.runtime.locks import alone
 from tfmem.simulation.original import as_original
 from tfmem.simulation.simulate import trace
 
@@ -73,6 +74,7 @@ def _measured_peak(device: str) -> int | None:
 
 
 @tells_bugs
+@alone
 def explained(name: str, captured: Captured, request: Request, profile: str) -> Report:
     """What fills the memory of a function as it is, and what budgets would cost.
 

@@ -25,9 +25,10 @@ _planning = _Planning()
 
 
 def alone(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
-    """Lets one thread plan at a time.
+    """Lets one thread at a time look at devices, plan, or carry a plan out.
 
-    Another would count as in use what this one tries the device and its free memory with.
+    Another would count as in use what this one tries the device and its free memory with. What runs
+    so must trace nothing: the user's code may wait for other threads, or call functions that do.
     """
 
     @functools.wraps(function)
