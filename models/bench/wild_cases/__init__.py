@@ -135,13 +135,17 @@ class Case:
         return hashlib.sha256(lines.encode()).hexdigest()[:12]
 
 
-def source(path: Path, own: str) -> Iterator[str]:
-    """Statements of a module, cases but `own` left out, and of those here that it imports."""
+def source(path: Path, *own: str) -> Iterator[str]:
+    """Statements of a module, cases but `own` left out, and of those here that it imports.
+
+    Of their cases those that are imported count.
+    """
     for one in ast.parse(path.read_text(encoding="utf-8")).body:
-        if not _is_case(one) or getattr(one, "name", "") == own:
+        if not _is_case(one) or getattr(one, "name", "") in own:
             yield ast.unparse(one)
         if isinstance(one, ast.ImportFrom) and str(one.module).startswith(f"{__name__}."):
-            yield from source(path.with_name(f"{str(one.module).rpartition('.')[2]}.py"), "")
+            imported = path.with_name(f"{str(one.module).rpartition('.')[2]}.py")
+            yield from source(imported, *(alias.name for alias in one.names))
 
 
 def _is_case(statement: ast.stmt) -> bool:

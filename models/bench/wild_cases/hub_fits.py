@@ -6,6 +6,7 @@ from typing import Any
 
 from models.bench.wild_cases import Fit, case
 from models.bench.wild_cases.data import Draw, dataset, images, integers, ones
+from models.bench.wild_cases.hubs import resnet_classifier, vit_classifier
 
 _WORDS, _WIDTH, _INNER, _LENGTH = 2000, 128, 512, 96
 _CLASSES = 10
@@ -73,29 +74,13 @@ def _llama(rank: int | None) -> Fit:
 @case("keras-hub")
 def vit() -> Fit:
     """Images cut into patches."""
-    from keras_hub.models import ViTBackbone, ViTImageClassifier
-
-    backbone = ViTBackbone((64, 64, 3), (8, 8), 4, 4, _WIDTH, _INNER)
-    data = dataset(images(32, 64), integers(32, below=_CLASSES))
-    return _fit(ViTImageClassifier(backbone, _CLASSES), data)
+    return vit_classifier()
 
 
 @case("keras-hub")
 def resnet() -> Fit:
     """Convolutions with batch normalisation."""
-    from keras_hub.models import ResNetBackbone, ResNetImageClassifier
-
-    backbone = ResNetBackbone(
-        input_conv_filters=[64],
-        input_conv_kernel_sizes=[7],
-        stackwise_num_filters=[64, 128],
-        stackwise_num_blocks=[2, 2],
-        stackwise_num_strides=[1, 2],
-        block_type="basic_block",
-        image_shape=(96, 96, 3),
-    )
-    data = dataset(images(32, 96), integers(32, below=_CLASSES))
-    return _fit(ResNetImageClassifier(backbone, _CLASSES), data, "sgd")
+    return resnet_classifier()
 
 
 @case("keras-hub")
