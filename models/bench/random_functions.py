@@ -3,8 +3,8 @@
     python -m models.bench.random_functions --first=0 --count=1000
 
 Each is made of a seed: ops of many kinds on tensors of some hundred kilobytes, branches, loops,
-nested functions, gradients, and variables that are read, updated, assigned one tensor or assigned
-twice. It runs as it is, and then under half of its own peak or more; where that is refused, under a
+nested functions, two devices, gradients, and variables that are read, updated, assigned one tensor
+or assigned twice. It runs as it is, and then under half of its own peak or more; where that is refused, under a
 part of what is between that and the least that tfmem names. What it returns, what its variables
 hold after three steps, and the peak that the allocator counted are compared.
 """
@@ -53,7 +53,9 @@ class Maker:
 
     seed: int
     deepest: int = DEEPEST
-    variables: list[tf.Variable] = field(default_factory=list)
+    variables: list[tf.Variable] = field(init=False)
+    narrow: tf.Variable = field(init=False)
+    steps: tf.Variable = field(init=False)
     random: random.Random = field(default_factory=random.Random)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,8 @@ class Maker:
         self.variables = [tf.Variable(value) for value in values]
         if choose.random() < 0.3:  # two that begin with one buffer
             self.variables.append(tf.Variable(values[0]))
+        self.narrow = tf.Variable(tf.cast(values[0], tf.bfloat16), trainable=False)
+        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.depth = choose.randint(2, self.deepest)
 
     def function(self) -> Any:
@@ -180,7 +184,8 @@ def trained(make: Maker, step: Any, batches: Tensors) -> Trained:
     for batch in batches:
         numbers += [np.array(one) for one in tf.nest.flatten(step(batch))]
     peak = memory.memory_info("CPU:0")[1]
-    return Trained([*numbers, *(np.array(one) for one in make.variables)], peak)
+    variables = [*make.variables, make.narrow, make.steps]
+    return Trained([*numbers, *(np.array(one) for one in variables)], peak)
 
 
 def distance(expected: list[np.ndarray], found: list[np.ndarray]) -> float:
@@ -190,6 +195,8 @@ def distance(expected: list[np.ndarray], found: list[np.ndarray]) -> float:
 
 def verdicts(first: int, count: int, deepest: int) -> list[dict[str, Any]]:
     """Those of some seeds, one after the other; for a process of its own."""
+    (cpu,) = tf.config.list_physical_devices("CPU")
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     gc.collect()
     gc.freeze()  # tfmem collects for each plan, which takes longer than planning so little
     return [verdict(seed, deepest) for seed in range(first, first + count)]

@@ -1,7 +1,8 @@
 """Ops of functions that are made at random: of a tensor [ROWS, WIDTH], another of that shape.
 
-Each is given the maker of the function, for its `random`, its `seed` and one of its variables
-[WIDTH, WIDTH] (`weight()`).
+Each is given the maker of the function, for its `random`, its `seed`, one of its variables
+[WIDTH, WIDTH] (`weight()`), one of bfloat16 (`narrow`) and a counter (`steps`). There are two
+devices.
 """
 
 from __future__ import annotations
@@ -151,6 +152,26 @@ def nested(make: Any, x: tf.Tensor) -> tf.Tensor:
     return inner(x)
 
 
+def given(make: Any, x: tf.Tensor) -> tf.Tensor:
+    inner = tf.function(lambda y, variable: y @ tf.tanh(variable))
+    return inner(x, make.weight())
+
+
+def elsewhere(make: Any, x: tf.Tensor) -> tf.Tensor:
+    weight = make.weight()
+    with tf.device("CPU:1"):
+        return tf.sin(x) @ weight
+
+
+def narrow(make: Any, x: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.cast(x, tf.bfloat16) @ make.narrow, tf.float32)
+
+
+def numbered(make: Any, x: tf.Tensor) -> tf.Tensor:
+    number = make.steps.assign_add(1)
+    return x / tf.cast(number + 1, tf.float32)
+
+
 def without_outputs(make: Any, x: tf.Tensor) -> tf.Tensor:
     weight = make.weight()
 
@@ -203,6 +224,6 @@ def python(make: Any, x: tf.Tensor) -> tf.Tensor:
 OPS: Sequence[Callable[[Any, tf.Tensor], tf.Tensor]] = (
     dense, dense, twice, attention, convolution, pooled, normalised, batch_norm, parts, stacked,
     sums, sorted_rows, largest, gathered, looked_up, masked, in_half, spectrum, padded, dropped,
-    written, chosen, switched, repeated, mapped, scanned, nested, without_outputs, own_gradient,
+    written, chosen, switched, repeated, mapped, scanned, nested, given, elsewhere, narrow, numbered, without_outputs, own_gradient,
     recomputed, checked, solved, counted, selected, python,
 )  # fmt: skip
