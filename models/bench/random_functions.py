@@ -4,9 +4,9 @@
 
 Each is made of a seed: ops of many kinds on tensors of some hundred kilobytes, branches, loops,
 nested functions, two devices, gradients, and variables that are read, updated, assigned one tensor
-or assigned twice. It runs as it is, and then under half of its own peak or more; where that is refused, under a
-part of what is between that and the least that tfmem names. What it returns, what its variables
-hold after three steps, and the peak that the allocator counted are compared.
+or assigned twice. It runs as it is, and then under half of its own peak or more; where that is
+refused, under a part of what is between that and the least that tfmem names. What it returns, what
+its variables hold after three steps, and the peak that the allocator counted are compared.
 """
 
 from __future__ import annotations

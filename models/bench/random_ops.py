@@ -224,6 +224,7 @@ def python(make: Any, x: tf.Tensor) -> tf.Tensor:
 OPS: Sequence[Callable[[Any, tf.Tensor], tf.Tensor]] = (
     dense, dense, twice, attention, convolution, pooled, normalised, batch_norm, parts, stacked,
     sums, sorted_rows, largest, gathered, looked_up, masked, in_half, spectrum, padded, dropped,
-    written, chosen, switched, repeated, mapped, scanned, nested, given, elsewhere, narrow, numbered, without_outputs, own_gradient,
-    recomputed, checked, solved, counted, selected, python,
+    written, chosen, switched, repeated, mapped, scanned, nested, given, elsewhere, narrow,
+    numbered, without_outputs, own_gradient, recomputed, checked, solved, counted, selected,
+    python,
 )  # fmt: skip
