@@ -37,6 +37,7 @@ KNOWS_TENSORFLOW = (
     "tfmem.runtime.creation",
     "tfmem.runtime.devices",
     "tfmem.runtime.chunks",
+    "tfmem.runtime.copies",
     "tfmem.runtime.heap",
     "tfmem.runtime.host",
     "tfmem.runtime.host_server",

@@ -22,10 +22,10 @@ from tfmem.bridge.capture import Captured
 from tfmem.bridge.forks import check_no_fork
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
-from tfmem.functions import rewrite, steps
+from tfmem.functions import failures, rewrite, steps
 from tfmem.functions.decide import as_devices_are, canonical, plan_devices, settle
 from tfmem.functions.entry import Entry, Planned
-from tfmem.functions.failures import failure_of, is_failure, out_of_memory, tells_bugs
+from tfmem.functions.failures import outlives_host, tells_bugs
 from tfmem.functions.layouts import RENEWALS, layouts
 from tfmem.functions.placed import Placed
 from tfmem.functions.resolve import polymorphic, requests_of
@@ -201,7 +201,7 @@ class Optimized:
             self._bound[instance] = Optimized(self.original.__get__(instance, owner), self._options)
         return self._bound[instance]
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @outlives_host
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         entry = self._entry(args, kwargs)
         if entry.watch is not None and not tf.inside_function():
@@ -223,8 +223,8 @@ class Optimized:
                 return self.original(*args, **kwargs)
             return steps.run(self.original, entry, args, kwargs)
         except Exception as error:
-            if self._options.watch and is_failure(error):
-                raise out_of_memory(entry, failure_of(error)) from error
+            if self._options.watch and failures.is_failure(error):
+                raise failures.out_of_memory(entry, failures.failure_of(error)) from error
             raise
 
     def _again(self, entry: Entry, args: Any, kwargs: Any, planned: tuple[Planned, ...]) -> Entry:
@@ -240,12 +240,13 @@ class Optimized:
         known = tuple(self._entries.items())
         self._entries.update({key: instead for key, one in known if one is entry})
 
-    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+    @outlives_host
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten ConcreteFunction for these arguments; the original's if unchanged."""
         made = self._entry(args, kwargs).rewritten
         return made.function if made else self.original.get_concrete_function(*args, **kwargs)
 
+    @outlives_host
     def prepare(self, *args: Any, **kwargs: Any) -> int:
         """Plans and rewrites for these arguments unless that is done; how many plans there are.
 
@@ -257,6 +258,7 @@ class Optimized:
         self._entry(args, kwargs)
         return len(self._distinct())
 
+    @outlives_host
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """Plans for these arguments without running a step or placing a variable.
 
@@ -276,20 +278,23 @@ class Optimized:
             self._accepted[signature_of(args, kwargs)] = known.planned
         return known.plan
 
+    @outlives_host
     def report(self, *args: Any, **kwargs: Any) -> Report:
         """What is predicted for these arguments and, after a call with them, what was measured.
 
         Before the first call with them it plans, with what `plan` says of that.
         """
-        entry = self._entries.get(signature_of(args, kwargs))
-        return report_of(entry or self._planned(args, kwargs))
+        return report_of(
+            self._entries.get(signature_of(args, kwargs)) or self._planned(args, kwargs)
+        )
 
+    @outlives_host
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What fills the memory of the original, and what budgets would cost; see `explain`."""
         requests = requests_of(self._options)
-        found = self._capture(requests, args, kwargs)
-        reports = [explained(self.name, found, one, self._options.profile) for one in requests]
-        return replace(reports[0], others=tuple(reports[1:]))
+        found, profile = self._capture(requests, args, kwargs), self._options.profile
+        first, *others = (explained(self.name, found, one, profile) for one in requests)
+        return replace(first, others=tuple(others))
 
     @property
     def plans(self) -> tuple[Plan, ...]:
@@ -303,6 +308,7 @@ class Optimized:
     def _distinct(self) -> list[Entry]:
         return list({id(entry): entry for entry in self._entries.values()}.values())
 
+    @outlives_host
     def restore_variables(self) -> None:
         """Moves what plans placed on the host back to where it was; the next call plans anew.
 

@@ -23,6 +23,7 @@ SECTIONS = ("host", "files", "updates", "cache")
 
 flags.DEFINE_list("kinds", list(SECTIONS), f"Of {', '.join(SECTIONS)}.")
 flags.DEFINE_integer("hosts", 100, "How often the host process is killed, or stopped.")
+flags.DEFINE_string("copies", "/dev/shm", "Folder for copies of what the host has; empty: none.")
 flags.DEFINE_integer("files", 10_000, "How many files are damaged.")
 flags.DEFINE_integer("updates", 1_000, "How many updates another thread makes at least.")
 flags.DEFINE_integer("calls", 50, "How many calls each of four threads makes.")
@@ -62,7 +63,10 @@ def main(_: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="tfmem-faults-") as cache:
         os.environ[store.DIRECTORY] = cache
         if "host" in values.kinds:
-            print(host_table(faults_host.hosts(values.hosts)), flush=True)
+            print(
+                host_table(faults_host.hosts(values.hosts, copies=values.copies or None)),
+                flush=True,
+            )
         if "files" in values.kinds:
             print(files_table(faults_files.files(values.files)), flush=True)
         if "updates" in values.kinds:

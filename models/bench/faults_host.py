@@ -88,7 +88,11 @@ COUNTS = ("times", "errors", "bare", "late", "seconds", "placed", "swapped", "lo
 
 
 def hosts(
-    times: int, seed: int = 0, paused: int = 4, seconds: float | None = None
+    times: int,
+    seed: int = 0,
+    paused: int = 4,
+    seconds: float | None = None,
+    copies: str | None = None,
 ) -> dict[str, Any]:
     """What became of functions whose host process was killed or stopped.
 
@@ -97,6 +101,7 @@ def hosts(
       seed: of the moments.
       paused: one of so many is stopped (SIGSTOP), not killed.
       seconds: in which signals are sent; default: what a life of the same work takes.
+      copies: as of `host_process`.
 
     Returns:
       Of "killed" and "paused" how many there were ("times"), in how many an error was raised
@@ -108,8 +113,8 @@ def hosts(
     moments = random.Random(seed)
     wholes = dict.fromkeys(WORKS, seconds)
     if seconds is None:
-        _live(WORKS[0], None, 0.0)  # so that the others find what was probed
-        wholes = {work: _live(work, None, 0.0).seconds for work in WORKS}
+        _live(WORKS[0], None, 0.0, copies)  # so that the others find what was probed
+        wholes = {work: _live(work, None, 0.0, copies).seconds for work in WORKS}
     found: dict[str, Any] = {kind: dict.fromkeys(COUNTS, 0) for kind in ("killed", "paused")}
     found |= {"phases": {}, "said": []}
     for number in range(times):
@@ -118,7 +123,7 @@ def hosts(
         work = WORKS[number // paused % len(WORKS)]
         if number % COLD == 0:
             _forget()
-        life = _live(work, sent, moments.uniform(0, wholes[work] or 0))
+        life = _live(work, sent, moments.uniform(0, wholes[work] or 0), copies)
         _count(found["paused" if is_paused else "killed"], life)
         found["phases"][life.phase] = found["phases"].get(life.phase, 0) + 1
         if not life.is_meant:
@@ -144,11 +149,11 @@ def _count(counts: dict[str, Any], life: Life) -> None:
     counts["lost"] += bool(life.lost)
 
 
-def _live(work: Work, sent: signal.Signals | None, moment: float) -> Life:
+def _live(work: Work, sent: signal.Signals | None, moment: float, copies: str | None) -> Life:
     """One life, in which a signal is sent after so many seconds; with None how long it takes."""
     gc.collect()
     life, is_sent = Life(), threading.Event()
-    with tfmem.host_process() as device:
+    with tfmem.host_process(copies=copies) as device:
         process = host.running()
         assert process is not None
         start = [time.monotonic()]

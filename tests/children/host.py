@@ -61,7 +61,9 @@ def life() -> dict[str, Any]:
         facts["before"] = [float(read()), float(before.assign_add(tf.ones([1000]))[0])]
     facts["ended"] = not exists(process.pid) and host.running() is None
     facts["after"] = float(tf.function(lambda: tf.reduce_sum(before))())
-    facts["lost"] = raised(kept.numpy)
+    facts["lost"], facts["near"] = raised(kept.numpy), kept.device
+    kept.assign(tf.ones(kept.shape))
+    facts["given"] = float(kept[0, 0])
     with host.host_process() as device, tf.device(device):
         facts["second"] = float(tf.reduce_sum(tf.ones([10])))
     return facts
@@ -184,6 +186,7 @@ def refusals() -> dict[str, str]:
     facts["broken"] = raised(enter)
     host_child._SERVE = serve
     facts["small"] = raised(lambda: enter(memory_limit=1000))
+    facts["folder"] = raised(lambda: enter(copies="/no/such/folder"))
     facts["tracing"] = raised(lambda: tf.function(enter)())
     server = tf.distribute.Server({"other": ["localhost:0"]}, job_name="other", start=True)
     tf.config.experimental_connect_to_host(server.target, job_name="other")
@@ -191,9 +194,71 @@ def refusals() -> dict[str, str]:
     return facts
 
 
-def orphan() -> None:
+def copies(folder: str) -> dict[str, Any]:
+    """The host process, which keeps copies, is killed between steps, in one, and in a move."""
+    import tensorflow as tf
+
+    import tfmem
+    from tfmem.runtime.variables import move_variable
+
+    weights = [tf.Variable(tf.zeros([512, 512]), name=f"w{i}") for i in range(6)]
+    count = tf.Variable(0.0)
+    x = tf.random.stateless_normal([512, 512], seed=[1, 2])
+
+    def step(x: Any) -> Any:
+        kept = []
+        for one in weights:
+            kept.append(x)
+            x = tf.tanh(x @ one)
+        for one, before in zip(reversed(weights), reversed(kept), strict=True):
+            x = x * before
+            one.assign_add(tf.ones_like(one) + 0 * tf.matmul(before, x, transpose_a=True))
+        count.assign_add(1.0)
+        return tf.reduce_sum(x)
+
+    def values() -> list[float]:
+        return [float(tf.reduce_mean(one)) for one in weights]
+
+    def kill() -> None:
+        os.kill(host.running().pid, signal.SIGKILL)
+
+    with host.host_process(copies=folder) as device:
+        techniques = ("order", "swap", "place")
+        planned = tfmem.optimize(step, host=device, budget="16MB", techniques=techniques)
+        for _ in range(3):
+            planned(x)
+        facts: dict[str, Any] = {"placed": sum(one.device == device for one in weights)}
+        with tf.device(device):
+            forgotten = tf.Variable(1.0, name="forgotten")
+        kill()
+        facts |= {"between": raised(lambda: planned(x)), "values": [values()]}
+        facts["forgotten"] = [forgotten.device == device, raised(forgotten.numpy)]
+        planned(x)
+        facts["values"].append(values())
+        threading.Timer(0.3, kill).start()
+        start, done = time.monotonic(), float(count)
+        facts["within"] = raised(lambda: [planned(x) for _ in range(1000)])
+        facts |= {"seconds": time.monotonic() - start, "values": [*facts["values"], values()]}
+        facts["steps"] = [float(count) - done, values()[0] - facts["values"][1][0]]
+        late = tf.Variable(tf.ones([1000]))
+        move_variable(late, device)
+        kill()
+        facts |= {"moved": raised(planned.restore_variables), "late": float(late[0])}
+        planned.restore_variables()
+        facts["home"] = sum(one.device != device for one in weights)
+        facts["values"].append(values())
+        (own,) = (os.path.join(folder, name) for name in os.listdir(folder))
+        shutil.rmtree(own)
+        with open(own, "wb"):  # a file, which no files can be written to
+            facts["full"] = raised(lambda: move_variable(weights[0], device))
+        facts["stayed"] = weights[0].device != device
+        os.unlink(own)
+    return facts
+
+
+def orphan(folder: str) -> None:
     """Dies without a farewell, having told the host process's id."""
-    with host.host_process():
+    with host.host_process(copies=folder):
         os.write(1, f"{host.running().pid}\n".encode())
         os.kill(os.getpid(), 9)
 

@@ -13,8 +13,8 @@ from tfmem.runtime.limited import Outcome, run_limited
 pytestmark = pytest.mark.memory
 
 
-def run(check: str) -> Outcome:
-    return run_limited(f"tests.children.host:{check}", limit_bytes=400 * MIB, timeout=100)
+def run(check: str, *args: str) -> Outcome:
+    return run_limited(f"tests.children.host:{check}", *args, limit_bytes=400 * MIB, timeout=100)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,9 @@ def test_variables_and_functions_older_than_the_connection_work(life):
 
 def test_it_ends_with_its_block_and_another_may_start(life):
     assert life["ended"]
-    assert "invalid device" in life["lost"] or "unknown device" in life["lost"]
+    assert life["lost"].startswith("FailedPreconditionError")
+    assert "lost with the process that it was in" in life["lost"]
+    assert (life["near"], life["given"]) == ("/job:localhost/replica:0/task:0/device:CPU:0", 1)
     assert life["second"] == 10
 
 
@@ -93,6 +95,52 @@ def test_its_death_leaves_local_variables_intact_and_can_be_recovered_from(death
     assert death["intact"]
     assert death["same"]
     assert death["restarted"]
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory) -> dict:
+    folder = tmp_path_factory.mktemp("copies")
+    outcome = run("copies", str(folder))
+    assert outcome.status == "ok", outcome.error + outcome.output
+    assert not list(folder.iterdir())
+    return outcome.result
+
+
+def test_one_that_keeps_copies_is_started_again_with_its_variables(copies):
+    between, after, within, home = copies["values"]
+    assert copies["placed"] == 6
+    assert (between, after) == ([3] * 6, [4] * 6)
+    assert within == home == [within[0]] * 6
+    for error in (copies["between"], copies["within"], copies["moved"]):
+        assert error.startswith("HostMemoryError")
+        assert "ended with signal SIGKILL" in error
+        assert "started again" in error
+        assert "variables there are as they were copied last" in error
+    assert copies["seconds"] < 10
+
+
+def test_its_variables_are_those_of_the_last_step_that_returned(copies):
+    ahead, steps = copies["steps"]
+    assert steps > 1
+    assert ahead - steps in (0, 1)  # what is on the device may have been updated once more
+
+
+def test_what_moved_there_is_copied_and_comes_home(copies):
+    assert copies["late"] == 1
+    assert copies["home"] == 6
+
+
+def test_variables_that_no_step_has_updated_are_named_and_have_no_value(copies):
+    assert "1 that no step had updated are lost (forgotten:0)" in copies["between"]
+    is_there, error = copies["forgotten"]
+    assert not is_there
+    assert error.startswith("FailedPreconditionError")
+
+
+def test_copies_that_cannot_be_written_are_an_error_and_nothing_moves(copies):
+    assert copies["full"].startswith("HostMemoryError: 1 variables on the host could not be copied")
+    assert "host_process(copies=...)" in copies["full"]
+    assert copies["stayed"]
 
 
 def test_one_that_a_signal_has_stopped_goes_on_and_nothing_is_lost():
@@ -111,6 +159,7 @@ def test_a_host_process_that_cannot_start_says_what_failed(refusals):
     assert "exit status 1" in refusals["broken"]
     assert "No module named 'no_such_tensorflow'" in refusals["broken"]
     assert "is less than 1 MiB" in refusals["small"]
+    assert "name a folder that is there" in refusals["folder"]
     assert all(refusals[name].startswith("Error: ") for name in ("slow", "broken", "small"))
 
 
@@ -120,14 +169,15 @@ def test_it_is_refused_where_tensorflow_could_not_connect(refusals):
     assert "name one of its devices" in refusals["cluster"]
 
 
-def test_it_ends_when_its_owner_is_killed():
-    outcome = run("orphan")
+def test_it_ends_when_its_owner_is_killed_and_leaves_no_copies(tmp_path):
+    outcome = run("orphan", str(tmp_path))
     assert (outcome.status, outcome.error) == ("crashed", "ended by signal SIGKILL")
     pid = int(outcome.output.split()[0])
     deadline = time.monotonic() + 5
-    while exists(pid) and time.monotonic() < deadline:
+    while (exists(pid) or list(tmp_path.iterdir())) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not exists(pid)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_container_has_left_is_what_is_free(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +11,7 @@ import tensorflow as tf
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
 from tensorflow.python.framework.func_graph import FuncGraph
-from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
+from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable, UninitializedVariable
 
 from tfmem.bridge.instances import instances
 from tfmem.errors import Error
@@ -45,6 +45,34 @@ def movable(variable: Any) -> Any:
     return variable
 
 
+def living_on(device: str) -> list[Any]:
+    """The variables with a handle on a device, by its full name, that anybody holds."""
+    with_handle = (one for one in instances(BaseResourceVariable) if hasattr(one, "_handle"))
+    return [
+        one for one in with_handle if hasattr(one._handle, "numpy") and one._handle.device == device
+    ]
+
+
+def abandon(variables: Sequence[Any]) -> None:
+    """Leaves variables without a value, on this process's CPU, for their device is about to go.
+
+    Once it is gone, to ask such a variable for its device is a segmentation fault (TensorFlow
+    2.21). Without a value, to read it is an error that says so, and it can be assigned one.
+    """
+    with tf.init_scope(), tf.device("CPU:0"):
+        _bind(variables, [_nothing(variable) for variable in variables])
+
+
+def _nothing(variable: Any) -> Any:
+    """The handle of a resource that is not there; that of a new one reads as an empty tensor."""
+    told = f"{variable.name} (lost with the process that it was in, {identity(variable)})"
+    handle = tf.raw_ops.VarHandleOp(
+        dtype=variable.dtype, shape=variable.shape, shared_name=told.replace(":", " ")
+    )
+    handle._handle_data = variable._handle._handle_data
+    return handle
+
+
 def without_value(variable: Any) -> Any:
     """A new variable of the same kind, on the device that is in scope: a handle and no value."""
     return UninitializedVariable(
@@ -62,16 +90,22 @@ def nbytes(variable: Any) -> int:
     return int((variable.shape.num_elements() or 0) * variable.dtype.size)
 
 
-def exchange(variable: Any, twin: Any) -> Any:
-    """Gives a variable its twin's handle; returns the one that it had."""
-    old, handle = variable._handle, twin._handle
-    handle._parent_trackable = weakref.ref(variable)
-    handle._name, handle._unique_id = variable._handle_name, variable._unique_id
-    variable._handle = handle
+def bind(variables: Sequence[Any], twins: Sequence[Any]) -> list[Any]:
+    """Gives each variable, and what uses it, its twin's handle; returns those that they had."""
+    return _bind(variables, [twin._handle for twin in twins])
+
+
+def _bind(variables: Sequence[Any], new: Sequence[Any]) -> list[Any]:
+    old = [variable._handle for variable in variables]
+    for variable, handle in zip(variables, new, strict=True):
+        handle._parent_trackable = weakref.ref(variable)
+        handle._name, handle._unique_id = variable._handle_name, variable._unique_id
+        variable._handle = handle
+    _rebind({id(before): handle for before, handle in zip(old, new, strict=True)})
     return old
 
 
-def rebind(exchanged: Iterable[tuple[Any, Any]]) -> None:
+def _rebind(new: Mapping[int, Any]) -> None:
     """Lets every live function that captured an old handle use the new one instead.
 
     A function keeps what it captured in its graph, by the identity of the tensor, and once more as
@@ -79,9 +113,8 @@ def rebind(exchanged: Iterable[tuple[Any, Any]]) -> None:
     put them on a device.
 
     Args:
-      exchanged: pairs of an old handle and the new one.
+      new: handles by the identities of the old ones, which must be alive.
     """
-    new = {id(old): handle for old, handle in exchanged}
     for graph in instances(FuncGraph):
         captures = graph.captures
         if any(id(tensor) in new for tensor, _ in captures):

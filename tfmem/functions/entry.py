@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tfmem.bridge.capture import Captured
+from tfmem.bridge.effects import effects_of
 from tfmem.bridge.feeds import Feeds
 from tfmem.bridge.rebuild import Rewritten
 from tfmem.costs.types import Costs
@@ -102,6 +104,12 @@ class Entry:
     def is_fit(self) -> bool:
         """Whether its plans still find the free memory that they were made for."""
         return all(tenant.is_fit for tenant in self.tenants)
+
+    @cached_property
+    def updated(self) -> tuple[Any, ...]:
+        """The captured variables that a step may update."""
+        captured = self.captured.variables
+        return tuple(captured[n] for n in effects_of(self.captured).written if n in captured)
 
     @property
     def is_stale(self) -> bool:

@@ -11,12 +11,12 @@ from typing import ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from tfmem.errors import Error, OutOfMemoryError, RewriteError
+from tfmem.errors import Error, HostMemoryError, OutOfMemoryError, RewriteError
 from tfmem.functions.entry import Entry
 from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
 from tfmem.runtime import host as host_module
-from tfmem.runtime import memory
+from tfmem.runtime import memory, variables
 from tfmem.runtime.limited import is_out_of_memory
 from tfmem.units import format_bytes
 
@@ -55,6 +55,30 @@ def tells_bugs(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
             ) from error
 
     return told
+
+
+def outlives_host(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+    """Lets a function of the user's go on after the end of a host process that keeps copies.
+
+    The error is raised once it has been started again.
+    """
+
+    @functools.wraps(function)
+    def outliving(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        try:
+            return function(*args, **kwargs)
+        except HostMemoryError as error:
+            if told := variables.recover():
+                raise HostMemoryError(
+                    f"{error}\nIt has been started again: {told}. Those on the device are as this "
+                    "call left them, where it made a step some may be ahead by one. Go on, or "
+                    "restore a checkpoint. If it was killed for want of memory, raise memory_limit "
+                    "or move less to it"
+                ) from error
+            raise
+
+    as_it_is: Callable[_Args, _Result] = tf.autograph.experimental.do_not_convert(outliving)
+    return as_it_is
 
 
 @dataclass(frozen=True)

@@ -29,13 +29,20 @@ def run(
     for tenant in entry.tenants:
         if tenant.feeds is not None:
             tenant.feeds.settle()
+    result = _made(original, entry, args, kwargs, instead or {})
+    if host_module.keeps_copies():
+        host_module.keep_copies(entry.updated, [one.handle for one in entry.updated])
+    return result
+
+
+def _made(original: Any, entry: Entry, args: Any, kwargs: Any, instead: Mapping[int, Any]) -> Any:
     if entry.rewritten is None and not instead:
         return original(*args, **kwargs)
     given = args, kwargs
     function, args, kwargs = _function(original, entry, args, kwargs)
     with host_module.guard(), in_their_places(entry.tenants, args, kwargs, given):
         if instead or entry.rewritten is None:
-            return calls.call_with(function, args, kwargs, instead or {})
+            return calls.call_with(function, args, kwargs, instead)
         return entry.rewritten(*args, **kwargs)
 
 

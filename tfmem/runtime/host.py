@@ -15,6 +15,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tfmem.errors import Error, HostMemoryError
 from tfmem.runtime import devices, loopback
@@ -71,12 +72,26 @@ def running() -> HostProcess | None:
 
 
 @contextlib.contextmanager
-def host_process(*, memory_limit: int | None = None, start_timeout: float = 120.0) -> Iterator[str]:
+def host_process(
+    *,
+    memory_limit: int | None = None,
+    start_timeout: float = 120.0,
+    copies: str | os.PathLike[str] | None = None,
+) -> Iterator[str]:
     """Starts a second local TensorFlow process as a memory tier and yields its device's full name.
 
     If this process has one already, that one is used. It does not inherit this process's allocator
     limits, and ends when the outermost block that uses it ends, or with this process. **Variables
-    that still live there then are lost.**
+    that still live there then are lost**, as they are when it is killed (by the system for want of
+    memory, say), unless there are `copies`.
+
+    With `copies` the host process writes the variables that a step has updated there to files when
+    the step of an optimised function has ended, and those that move there before they do. If it
+    ends while it is in use, `HostMemoryError` is raised, but it has been started again and its
+    variables are as they were copied last. Variables on the device may be one step ahead, if they
+    were updated in the step that was lost. Steps that run inside another function are not copied,
+    nor variables that no optimised function uses. Writing takes as long as copying in memory (0.7 s
+    for each GiB), and files in /dev/shm take memory: twice that of the variables.
 
     Both processes serve on the loopback interface, where every user of the machine can reach them;
     this one's server listens on the others, too, for the milliseconds until it is restricted.
@@ -86,6 +101,7 @@ def host_process(*, memory_limit: int | None = None, start_timeout: float = 120.
     Args:
       memory_limit: most bytes it may hold; default: the machine's memory.
       start_timeout: seconds to wait for it to serve.
+      copies: an existing folder for copies of the variables that live there, such as /dev/shm.
 
     Raises:
       tfmem.Error: it cannot start or be connected; the message says what failed and the remedy.
@@ -94,7 +110,7 @@ def host_process(*, memory_limit: int | None = None, start_timeout: float = 120.
 
     check_no_fork()
     with _connected.lock:
-        process = running() or _start(memory_limit, start_timeout)
+        process = running() or _start(memory_limit, start_timeout, copies)
         process.users += 1
     try:
         yield process.device
@@ -128,6 +144,45 @@ def clear_errors() -> None:
 
     if running() is not None:  # on one that is gone this would wait for ever
         tf.experimental.async_clear_error()
+
+
+def keeps_copies() -> bool:
+    """Whether what is done now is followed by copies: there is a host process that keeps some."""
+    import tensorflow as tf
+
+    process = _connected.process
+    return process is not None and process.copies is not None and not tf.inside_function()
+
+
+def keep_copies(variables: Sequence[Any], resources: Sequence[Any]) -> None:
+    """Lets the host process write variables to files, if it keeps copies; see `Copies.keep`.
+
+    Raises:
+      HostMemoryError: it is gone, or there is no room for them.
+    """
+    process = _connected.process
+    if process is not None and process.copies is not None:
+        with guard():
+            process.copies.keep(variables, resources)
+
+
+def ended() -> HostProcess | None:
+    """The host process, if it has ended and keeps copies."""
+    process = _connected.process
+    is_ended = process is not None and process.copies is not None and process.has_ended()
+    return process if is_ended else None
+
+
+def restart(process: HostProcess, start_timeout: float = 120.0) -> None:
+    """Starts the host process again: functions work there as before, its memory is empty.
+
+    What refers to its device (`handle.device`) must not be touched any more, nor in between:
+    TensorFlow has freed that (2.21: a segmentation fault).
+    """
+    with _connected.lock:
+        connect({})
+        process.restart()
+        connect({JOB: [f"127.0.0.1:{process.wait_until_ready(start_timeout)}"]})
 
 
 def explain_failure(error: BaseException) -> HostMemoryError | None:
@@ -172,12 +227,14 @@ def _first_line(message: str) -> str:
     return next((line for line in lines if line and not line.startswith("Graph execution")), "")
 
 
-def _start(memory_limit: int | None, start_timeout: float) -> HostProcess:
+def _start(
+    memory_limit: int | None, start_timeout: float, copies: str | os.PathLike[str] | None
+) -> HostProcess:
     if _connected.process is not None:
         _stop(_connected.process)  # it died; its users still hold their blocks
     _check_mayconnect()
     os.environ[_STREAMING] = "false"
-    process = HostProcess(memory_limit)
+    process = HostProcess(memory_limit, copies=None if copies is None else os.fspath(copies))
     try:
         connect({JOB: [f"127.0.0.1:{process.wait_until_ready(start_timeout)}"]})
     except BaseException:
@@ -231,9 +288,12 @@ def connect(jobs: dict[str, list[str]]) -> None:
 
 
 def _stop(process: HostProcess) -> None:
-    """Takes its device away and ends it."""
+    """Takes its device away and ends it; variables that live there are left without a value."""
     if process is not _connected.process:
         return
+    from tfmem.bridge import handles  # which loads TensorFlow
+
+    handles.abandon(handles.living_on(process.device))
     _connected.process = None
     atexit.unregister(process.stop)
     try:

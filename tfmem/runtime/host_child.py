@@ -17,9 +17,12 @@ import sys
 import tempfile
 import threading
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from tfmem.errors import Error, HostMemoryError
+
+if TYPE_CHECKING:
+    from tfmem.runtime.copies import Copies
 
 JOB = "tfmem_host"
 
@@ -67,13 +70,22 @@ class HostProcess:
       device: full name of its device, for the owner once connected.
       limit_bytes: limit of its allocator.
       users: how many `host_process` blocks use it.
+      copies: those of the variables that live there; None if none are kept.
     """
 
-    def __init__(self, memory_limit: int | None = None, job: str = JOB) -> None:
-        """Starts it; `memory_limit` in bytes, by default the machine's memory.
+    def __init__(
+        self, memory_limit: int | None = None, job: str = JOB, copies: str | None = None
+    ) -> None:
+        """Starts it.
+
+        Args:
+          memory_limit: in bytes, by default the machine's memory.
+          job: name of its job.
+          copies: folder for copies of the variables that live there.
 
         Raises:
-          tfmem.Error: the limit is below what its allocator's options can say.
+          tfmem.Error: the limit is below what its allocator's options can say, or there is no such
+            folder.
         """
         limit = memory_limit or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if limit < _MIB:
@@ -82,14 +94,25 @@ class HostProcess:
         self.device = device_of(job)
         self.limit_bytes = limit // _MIB * _MIB
         self.users = 0
-        log = tempfile.TemporaryFile(  # noqa: SIM115 - `stop` closes it
+        self.copies = None if copies is None else _copies(copies, self.device)
+        self._lock = threading.Lock()
+        self._spawn()
+
+    def _spawn(self) -> None:
+        log = tempfile.TemporaryFile(  # noqa: SIM115 - `_end` closes it
             "w+", prefix="tfmem-host-", errors="replace"
         )
         self._log: IO[str] = log
-        self._process = _spawn(self.limit_bytes, log, job)
-        self._waker = _spawn_waker(self._process.pid)
-        self._lock = threading.Lock()
+        self._process = _spawn(self.limit_bytes, log, self.job)
+        self._waker = _spawn_waker(
+            self._process.pid, "" if self.copies is None else self.copies.folder
+        )
         self._unanswered, self._read_ahead = 0, b""
+
+    def restart(self) -> None:
+        """Ends what is left of it and starts it anew, with nothing in its memory."""
+        self._end()
+        self._spawn()
 
     @property
     def pid(self) -> int:
@@ -164,18 +187,20 @@ class HostProcess:
         """How it ended, what is lost with it, and what to do."""
         if not self.has_ended():
             return (
-                f"{self._obituary()}\nCheck what this machine is busy with; if that does not help, "
+                f"{self.obituary()}\nCheck what this machine is busy with; if that does not help, "
                 "end that process, enter a new host_process block, and restore a checkpoint"
             )
+        if self.copies is not None:
+            return self.obituary()
         return (
-            f"{self._obituary()}\nVariables on the local device are intact, those on the host "
+            f"{self.obituary()}\nVariables on the local device are intact, those on the host "
             "are lost. Leave the host_process block, enter a new one, and restore a checkpoint. If "
             "it was killed for want of memory, or (SIGSEGV, for which TensorFlow knows no better "
             f"way) received a tensor beyond its limit of {self.limit_bytes:,} bytes, raise "
             "memory_limit or move less to it"
         )
 
-    def _obituary(self) -> str:
+    def obituary(self) -> str:
         """One sentence on how it ended, and the end of its output."""
         code = self._process.poll()
         ending = "does not answer" if code is None else f"ended with {_ending(code)}"
@@ -189,7 +214,12 @@ class HostProcess:
         return "\n".join(lines[-12:])
 
     def stop(self) -> None:
-        """Ends it, by its process id, and waits for that."""
+        """Ends it, by its process id, and waits for that; its copies are deleted."""
+        self._end()
+        if self.copies is not None:
+            self.copies.remove()
+
+    def _end(self) -> None:
         for process in (self._waker, self._process):
             if process.poll() is None:
                 process.kill()
@@ -211,6 +241,12 @@ class HostProcess:
         line, _, self._read_ahead = self._read_ahead.partition(b"\n")
         fields: dict[str, int] = json.loads(line)
         return fields
+
+
+def _copies(folder: str, device: str) -> Copies:
+    from tfmem.runtime.copies import Copies  # which loads TensorFlow
+
+    return Copies(folder, device)
 
 
 def _spawn(limit_bytes: int, log: IO[str], job: str) -> subprocess.Popen[str]:
@@ -236,14 +272,15 @@ def _spawn(limit_bytes: int, log: IO[str], job: str) -> subprocess.Popen[str]:
     )
 
 
-def _spawn_waker(pid: int) -> subprocess.Popen[bytes]:
+def _spawn_waker(pid: int, folder: str) -> subprocess.Popen[bytes]:
     """A third process, which lets the host process go on when a signal has stopped it.
 
     A thread of this process could not: TensorFlow holds Python's lock while it tells the host that
-    a function is gone (2.21), and waits for ever for one that is stopped.
+    a function is gone (2.21), and waits for ever for one that is stopped. It deletes the folder of
+    the copies if this process is killed.
     """
     return subprocess.Popen(
-        [sys.executable, "-c", _WAKE, str(pid), str(os.getpid())],
+        [sys.executable, "-c", _WAKE, str(pid), str(os.getpid()), folder],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

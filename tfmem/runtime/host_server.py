@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -65,17 +66,20 @@ def _end_with(owner: int) -> None:
 
 
 def wake() -> None:
-    """Lets a process go on whenever a signal has stopped it; arguments: its id and the owner's.
+    """Lets a process go on whenever a signal has stopped it, and deletes what its owner leaves.
 
     What waits for it in the owner would wait for ever, and what it holds is nowhere else.
+    Arguments: its id, the owner's, and a folder to be deleted if the owner ends first; "" for none.
     """
-    pid, owner = int(sys.argv[1]), int(sys.argv[2])
+    pid, owner, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     stopped = 0.0
     while os.getppid() == owner and (state := _state(pid)) not in ("", "Z"):
         stopped = stopped + _LOOK if state == "T" else 0.0
         if stopped >= _PAUSE:
             os.kill(pid, signal.SIGCONT)
         time.sleep(_LOOK)
+    if folder and os.getppid() != owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _state(pid: int) -> str:

@@ -31,6 +31,10 @@ _PATIENCE = 60.0
 disturbed, and the move is refused; to wait for ever would hang where a step waits for the move."""
 
 
+_NAMED = 5
+"""Most variables that a message names."""
+
+
 class _Record:
     """What was done to variables: how many have moved, and which lie in pinned memory.
 
@@ -104,6 +108,7 @@ def move_groups(groups: Mapping[str, Sequence[Any]]) -> None:
         with _record.places.alone(_PATIENCE):
             pairs = list(away.values())
             twins = _twins(pairs)
+            host_module.keep_copies([one for one, _ in pairs], [twin.handle for twin in twins])
             with uninterrupted():
                 _exchange([variable for variable, _ in pairs], twins)
     except TimeoutError as error:
@@ -130,6 +135,39 @@ def _twins(pairs: Sequence[tuple[Any, str]]) -> list[Any]:
         twins.clear()
         raise explained from error.with_traceback(None)  # its frames hold what was copied
     return twins
+
+
+def recover() -> str:
+    """Starts a host process that has ended anew, with the variables that it kept copies of.
+
+    Returns:
+      what became of its variables; "" if none has ended that keeps copies, or nothing can be done
+      because a function is being traced.
+    """
+    import tensorflow as tf
+
+    if not tf.executing_eagerly():
+        return ""
+    with _record.places.alone(_PATIENCE), uninterrupted():
+        process = host_module.ended()
+        if process is None or process.copies is None:
+            return ""
+        copied = process.copies.variables()
+        known = set(map(handles.identity, copied))
+        there = handles.living_on(process.device)
+        lost = [one for one in there if handles.identity(one) not in known]
+        handles.abandon(lost)
+        host_module.restart(process)
+        with tf.device(process.device):
+            twins = [handles.without_value(variable) for variable in copied]
+        for twin, variable in zip(twins, copied, strict=True):
+            process.copies.fill(twin, variable)
+        handles.bind(copied, twins)
+    told = f"{len(copied)} variables there are as they were copied last"
+    if lost:
+        named = ", ".join(sorted(str(one.name) for one in lost)[:_NAMED])
+        told += f", {len(lost)} that no step had updated are lost ({named})"
+    return told
 
 
 def unshare(variables: Iterable[Any], device: str) -> None:
@@ -314,9 +352,8 @@ def _process(device: str) -> str:
 
 def _exchange(variables: Sequence[Any], twins: Sequence[Any]) -> None:
     """Gives each variable its twin's resource, and ends the old ones."""
-    old = [handles.exchange(*pair) for pair in zip(variables, twins, strict=True)]
+    old = handles.bind(variables, twins)
     _record.moves += len(old)
-    handles.rebind((handle, v.handle) for handle, v in zip(old, variables, strict=True))
     for handle, variable in zip(old, variables, strict=True):
         _empty(handle, variable.dtype)
 
