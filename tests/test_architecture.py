@@ -89,6 +89,7 @@ MAY_IMPORT = {
         "tfmem.runtime.devices",
     ),
     "tfmem.runtime": (
+        "tfmem.bridge.connection",
         "tfmem.bridge.elements",
         "tfmem.bridge.forks",
         "tfmem.bridge.handles",

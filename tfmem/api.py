@@ -110,9 +110,8 @@ def optimize(
         (device and link are probed, and what steps measured before is used), "measured" (as well,
         and if nothing was measured before, the first four calls run on a plan made from the probes,
         three of them traced; then the plan is made anew). Both are kept on disk.
-      watch: whether the first five steps of each plan for a budget are compared with it, where the
-        device's allocator keeps statistics, and made again under another plan if they are out of
-        memory; what they update is copied to the host before. See docs/watching.md.
+      watch: whether the first five steps of a plan for a budget are compared with it, and made
+        again under another if they are out of memory; what they update is copied to the host.
 
     Returns:
       An `Optimized`, called exactly as the function was; without `function`, a decorator.
@@ -284,9 +283,8 @@ class Optimized:
 
         Before the first call with them it plans, with what `plan` says of that.
         """
-        return report_of(
-            self._entries.get(signature_of(args, kwargs)) or self._planned(args, kwargs)
-        )
+        entry = self._entries.get(signature_of(args, kwargs))
+        return report_of(entry or self._planned(args, kwargs))
 
     @outlives_host
     def explain(self, *args: Any, **kwargs: Any) -> Report:

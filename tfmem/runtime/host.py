@@ -180,7 +180,6 @@ def restart(process: HostProcess, start_timeout: float = 120.0) -> None:
     TensorFlow has freed that (2.21: a segmentation fault).
     """
     with _connected.lock:
-        connect({})
         process.restart()
         connect({JOB: [f"127.0.0.1:{process.wait_until_ready(start_timeout)}"]})
 
@@ -273,10 +272,14 @@ def connect(jobs: dict[str, list[str]]) -> None:
     """
     import tensorflow as tf
 
+    from tfmem.bridge.connection import reconnect  # which loads TensorFlow
+
     devices.names()  # starts TensorFlow, which would otherwise connect only later
     port = loopback.free_port()
     cluster = tf.train.ClusterSpec({"localhost": [f"127.0.0.1:{port}"], **jobs})
     try:
+        if reconnect(jobs):
+            return
         tf.config.experimental_connect_to_cluster(cluster, job_name="localhost")
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise Error(
