@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from tfmem.graph import device_names
 _RUN = "ExecutorState::Process"
 """The event of the executor that runs nodes, one after the other."""
 
-_ASKED, _GIVEN_BACK = "MemoryAllocation", "MemoryDeallocation"
+_OF_ALLOCATORS = _ASKED, _GIVEN_BACK = "MemoryAllocation", "MemoryDeallocation"
 """Events of TensorFlow's BFC allocators."""
 
 
@@ -50,18 +50,25 @@ class Event(NamedTuple):
       plane: what it is traced of: the host, or a GPU.
       line: its thread.
       event: itself, without its name.
+      names: what its facts are called.
       run: the number of the executor's run that it belongs to; None outside of all.
     """
 
     plane: Any
     line: Any
     event: Any
+    names: Mapping[int, str]
     run: int | None
 
     @property
     def name(self) -> str:
         """What it is called: of a node "node:op"."""
         return str(self.plane.event_metadata[self.event.metadata_id].name)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it says beside its name and times."""
+        return _facts(self.event, self.names)
 
     @property
     def begin(self) -> int:
@@ -101,21 +108,25 @@ def heap_events(folder: Path, device: str) -> list[HeapEvent]:
       device: full name of the device.
     """
     found: list[tuple[int, HeapEvent]] = []
-    for one in _events(_planes(folder)):
-        if one.name not in (_ASKED, _GIVEN_BACK):
-            continue
-        facts = _facts(one.plane, one.event)
-        if _is_allocator_of(facts["allocator_name"], device):
-            made = HeapEvent(
-                is_request=one.name == _ASKED,
-                address=int(facts["addr"]),
-                requested=int(facts["requested_bytes"]),
-                given=int(facts["allocation_bytes"]),
-                in_use=int(facts["bytes_allocated"]),
-                fragmentation=float(facts["fragmentation"]),
-                node=str(facts.get("tf_op", "")),
-            )
-            found.append((one.begin, made))
+    for plane in _planes(folder):
+        names = _names(plane)
+        kinds = {number: kind.name for number, kind in plane.event_metadata.items()}
+        is_request = {n: name == _ASKED for n, name in kinds.items() if name in _OF_ALLOCATORS}
+        for line in plane.lines:
+            for event in (one for one in line.events if one.metadata_id in is_request):
+                facts = _facts(event, names)
+                if _is_allocator_of(facts["allocator_name"], device):
+                    begin = line.timestamp_ns * 1000 + event.offset_ps
+                    made = HeapEvent(
+                        is_request=is_request[event.metadata_id],
+                        address=int(facts["addr"]),
+                        requested=int(facts["requested_bytes"]),
+                        given=int(facts["allocation_bytes"]),
+                        in_use=int(facts["bytes_allocated"]),
+                        fragmentation=float(facts["fragmentation"]),
+                        node=str(facts.get("tf_op", "")),
+                    )
+                    found.append((begin, made))
     return [made for _, made in sorted(found, key=lambda one: one[0])]
 
 
@@ -133,7 +144,7 @@ def _seconds(events: Iterable[Event]) -> dict[str, float]:
     for one in events:
         is_gpu = _is_gpu(one.plane)
         found = gpu if is_gpu else host
-        text = _kernel_of(one.plane, one.event) if is_gpu else one.name
+        text = _kernel_of(one) if is_gpu else one.name
         if name := _node_of(text):
             found[name] = found.get(name, 0.0) + one.event.duration_ps * 1e-12
     return {**host, **gpu}
@@ -152,15 +163,16 @@ def _node_of(text: str) -> str:
 def _events(planes: Iterable[Any]) -> Iterator[Event]:
     """Every event, in each thread those first that others are within."""
     for plane in planes:
+        names = _names(plane)
         for line in plane.lines:
             runs: list[tuple[int | None, int]] = []  # each within the one before it, with its end
             for event in sorted(line.events, key=lambda e: (e.offset_ps, -e.duration_ps)):
                 while runs and runs[-1][1] <= event.offset_ps:
                     runs.pop()
-                one = Event(plane, line, event, runs[-1][0] if runs else None)
+                one = Event(plane, line, event, names, runs[-1][0] if runs else None)
                 if one.name == _RUN:
                     end = event.offset_ps + event.duration_ps
-                    runs.append((_facts(plane, event).get("id"), end))
+                    runs.append((one.facts.get("id"), end))
                 yield one
 
 
@@ -177,20 +189,23 @@ def _without_others(events: Sequence[Event], nodes: Collection[str]) -> list[Eve
     return [one for one in events if _is_gpu(one.plane) or one.run not in others]
 
 
-def _kernel_of(plane: Any, event: Any) -> str:
+def _kernel_of(one: Event) -> str:
     """The node that a GPU's kernel ran for, as "node:op"; "" if none is named."""
-    return str(_facts(plane, event).get("tf_op", ""))
+    return str(one.facts.get("tf_op", ""))
 
 
-def _facts(plane: Any, event: Any) -> dict[str, Any]:
-    """What an event says beside its name and times."""
+def _names(plane: Any) -> dict[int, str]:
+    """What the facts of a plane's events are called, and the texts that they refer to."""
+    return {number: kind.name for number, kind in plane.stat_metadata.items()}
+
+
+def _facts(event: Any, names: Mapping[int, str]) -> dict[str, Any]:
+    """What an event says beside its name and times, given the names of its plane."""
     found = {}
     for stat in event.stats:
         kind = stat.WhichOneof("value")
         value = getattr(stat, kind) if kind else ""
-        if kind == "ref_value":
-            value = plane.stat_metadata[value].name
-        found[plane.stat_metadata[stat.metadata_id].name] = value
+        found[names[stat.metadata_id]] = names[stat.ref_value] if kind == "ref_value" else value
     return found
 
 
@@ -204,7 +219,7 @@ def _workspace(events: Iterable[Event], device: str) -> dict[str, int] | None:
     for one in events:
         named = one.name
         if named in (_ASKED, _GIVEN_BACK):
-            facts = _facts(one.plane, one.event)
+            facts = one.facts
             if _is_allocator_of(facts["allocator_name"], device):
                 requests.append((one.begin, named, facts))
         elif name := _node_of(named):

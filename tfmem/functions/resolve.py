@@ -148,22 +148,31 @@ def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> R
     """The request with the chunks that its device's allocator has free, and arguments among them.
 
     What it may still take from the system it takes now, as one region, before probes and steps make
-    several of it. One chunk of what its limit leaves, if nothing tells what is free. None if it has
-    no limit, or grows and has one that does not matter.
+    several of it; where it grows and its limit does not matter, what the budget leaves, and no
+    chunk counts as larger than that. One chunk of what its limit leaves, if nothing tells what is
+    free; none there, or without a limit.
 
     Args:
       request: for the device.
       where: tells between which of the free chunks arguments lie.
     """
     limit, region = memory.device_limit(request.device), memory.region_bytes(request.device)
-    if limit is None or (region is None and _is_far(limit, request)):
-        return replace(request, room=None, lying=())
-    heap.claim(request.device)
+    may_grow = limit is None or (region is None and _is_far(limit, request))
+    request = replace(request, room=None, may_grow=may_grow, lying=())
+    if limit is None or (may_grow and request.budget is None):
+        return request
+    heap.claim(request.device, request.budget if may_grow else None)
     found = heap.measured(request.device)
+    if may_grow and request.budget is not None:
+        if found is None:
+            return request
+        most = max(GRAIN, request.budget - found.in_use)
+        room = tuple(min(nbytes, most) for nbytes in found.free)
+        return replace(request, room=room, lying=where(found))
     if found is None:
         _log.warning("%s: %s", request.device, _UNTOLD)
         current, _ = memory.memory_info(request.device)
-        return replace(request, room=(max(GRAIN, (region or limit) - current),), lying=())
+        return replace(request, room=(max(GRAIN, (region or limit) - current),))
     room = *found.free, *([found.unclaimed] if found.unclaimed else [])
     return replace(request, room=room, lying=where(found))
 

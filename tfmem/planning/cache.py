@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,11 @@ PLANNER = planner_of(resources.files("tfmem"))
 def load(
     graph: Graph, costs: Costs, request: Request, bodies: Bodies | None = None
 ) -> Decision | None:
-    """The plan kept for exactly this; None if there is none that can be believed."""
+    """The plan kept for exactly this; None if there is none that can be believed.
+
+    What an allocator has free that may grow is other in each process: the plan has to keep the
+    budget there, too, and has other peaks.
+    """
     key = fingerprint(graph, costs, request, bodies)
     path = store.path_of("plans", key)
     if path is None:
@@ -82,6 +87,11 @@ def load(
     except (Error, OSError, ValueError) as error:
         _log.warning("the plan kept in %s is damaged (%s); it is not used, delete it", path, error)
         return None
+    if request.may_grow and request.room is not None:
+        if plan.is_noop or not decision.keeps(request.budget):
+            return None
+        peaks = decision.plan.peak_bytes, decision.plan.baseline_peak_bytes
+        plan = replace(plan, peak_bytes=peaks[0], baseline_peak_bytes=peaks[1])
     if decision.plan != plan:
         _log.warning("the plan kept in %s is not what it says; it is not used, delete it", path)
         return None
@@ -99,19 +109,23 @@ def save(
 
 
 def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | None = None) -> str:
-    """Of everything that a plan depends on; SciPy cuts graphs, NumPy sums up."""
+    """Of everything that a plan depends on; SciPy cuts graphs, NumPy sums up.
+
+    What is free in an allocator that may grow is left out.
+    """
+    room, lying = (None, ()) if request.may_grow else (request.room, costs.lying)
     facts = [
         str(graph),
         json.dumps(sorted(costs.seconds.items())),
         json.dumps(sorted(costs.workspace.items())),
         json.dumps(sorted(costs.buffers.items())),
         repr((costs.to_host, costs.from_host, costs.latency, costs.contention, costs.duplex)),
-        repr((costs.granularity, costs.fed, costs.lying, costs.lanes)),
+        repr((costs.granularity, costs.fed, lying, costs.lanes)),
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),
         repr([(n.name, n.stashes, n.holds, n.same) for n in graph.nodes if n.stashes or n.holds]),
         repr([(n.name, n.passed, n.last, n.inplace, n.lent, n.rows) for n in graph.nodes]),
-        repr((request.device, request.host, request.budget, request.room, request.max_slowdown)),
+        repr((request.device, request.host, request.budget, room, request.max_slowdown)),
         repr((sorted(request.techniques), request.bytes_beside, request.bytes_unforeseen)),
         *_texts(bodies or {}),
         PLANNER,

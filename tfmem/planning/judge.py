@@ -185,7 +185,8 @@ def within(request: Request, budget: int | None) -> Request:
         techniques=request.techniques & {"order", "recompute"},
         room=(BODY_REGION,),
         max_slowdown=None,
-        in_order=request.in_order or request.room not in (None, (BODY_REGION,)),
+        in_order=request.in_order
+        or (request.room not in (None, (BODY_REGION,)) and not request.may_grow),
     )
 
 

@@ -36,6 +36,7 @@ class Request(Bounds):
       host: the device that takes what leaves it; "" if there is none.
       room: bytes of each chunk that the device's allocator has free, by address, beside what is
         in use when the plan is made; None if it may grow without a limit.
+      may_grow: whether its allocator may have more than that.
       lying: where the large arguments of the first call lie between these chunks, by address.
       bytes_beside: in use on the device, for the whole step, that are no part of the function.
       bytes_unforeseen: to be left free, for steps measured before took more than was predicted.
@@ -46,6 +47,7 @@ class Request(Bounds):
     device: str
     host: str = ""
     room: tuple[int, ...] | None = None
+    may_grow: bool = False
     lying: tuple[Lying, ...] = ()
     bytes_beside: int = 0
     bytes_unforeseen: int = 0
