@@ -190,3 +190,18 @@ def test_a_case_runs_from_end_to_end_and_is_not_run_again(tmp_path, capsys):
     said = capsys.readouterr().out
     assert wild.main(asked) == 0
     assert capsys.readouterr().out == "" != said
+
+
+def test_the_code_of_a_case_is_of_the_cases_that_it_imports_too(tmp_path):
+    package = "models.bench.wild_cases"
+    (tmp_path / "below.py").write_text(
+        "@case('a')\ndef used(): return 1\n\n@case('a')\ndef other(): return 2\n\nSIZE = 3\n"
+    )
+    (tmp_path / "above.py").write_text(
+        f"from {package}.below import used\n\n@case('b')\ndef own(): return used()\n\n"
+        "@case('b')\ndef neighbour(): return 4\n"
+    )
+    text = "\n".join(source(tmp_path / "above.py", "own"))
+    assert all(part in text for part in ("def own", "return used()", "return 1", "SIZE = 3"))
+    assert "return 2" not in text
+    assert "return 4" not in text
