@@ -1,4 +1,4 @@
-"""What tests/functions/test_growing.py asks of a process whose allocator has no limit that matters."""
+"""What tests/functions/test_growing.py asks of a process whose allocator may grow for ever."""
 
 from __future__ import annotations
 
