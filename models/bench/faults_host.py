@@ -22,7 +22,7 @@ import tensorflow as tf
 
 import tfmem
 from tfmem.costs import history, store
-from tfmem.errors import Error
+from tfmem.errors import HostMemoryError
 from tfmem.graph import device_names
 from tfmem.runtime import host
 
@@ -66,7 +66,7 @@ class Life:
       done: steps that have returned.
       seconds: from the signal until something was raised or the life ended.
       said: type and message of what was raised; "" if nothing was.
-      is_meant: whether that is an error of tfmem's.
+      is_meant: whether that tells of the host.
       placed: how many variables were on the host when the signal was sent.
       swapped: how many activations the plan swaps.
       lost: how many variables cannot be read, or have a value that no step leaves.
@@ -105,10 +105,10 @@ def hosts(
 
     Returns:
       Of "killed" and "paused" how many there were ("times"), in how many an error was raised
-      ("errors") and in how many it was not a `tfmem.Error` ("bare"), in how many it took more than
+      ("errors") and in how many it was not a `HostMemoryError` ("bare"), in how many it took more than
       ten seconds ("late"), and the longest ("seconds"); in how many variables were on the host
       ("placed") or activations were swapped, and in how many any variable was lost. "phases" says
-      what was being done when the signals came, "said" what was raised that is no `tfmem.Error`.
+      what was being done when the signals came, "said" what else was raised.
     """
     moments = random.Random(seed)
     wholes = dict.fromkeys(WORKS, seconds)
@@ -172,7 +172,7 @@ def _live(work: Work, sent: signal.Signals | None, moment: float, copies: str | 
             _train(work, life, device, is_sent.is_set if sent else lambda: life.done >= STEPS)
         except Exception as error:
             life.said = f"{type(error).__name__}: {error}"
-            life.is_meant = isinstance(error, Error)
+            life.is_meant = isinstance(error, HostMemoryError)
         life.seconds = time.monotonic() - start[0]
         timer.cancel()
         life.lost = sum(_is_lost(one, life.done) for one in life.variables)

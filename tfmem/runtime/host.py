@@ -181,7 +181,7 @@ def restart(process: HostProcess, start_timeout: float = 120.0) -> None:
     """
     with _connected.lock:
         process.restart()
-        connect({JOB: [f"127.0.0.1:{process.wait_until_ready(start_timeout)}"]})
+        connect({JOB: [f"127.0.0.1:{process.wait_until_ready(start_timeout)}"]}, anew=True)
 
 
 def explain_failure(error: BaseException) -> HostMemoryError | None:
@@ -261,11 +261,13 @@ def _check_mayconnect() -> None:
         )
 
 
-def connect(jobs: dict[str, list[str]]) -> None:
+def connect(jobs: dict[str, list[str]], *, anew: bool = False) -> None:
     """Makes `jobs` this process's cluster, its own server on the loopback interface only.
 
     Args:
       jobs: addresses of the tasks of each job.
+      anew: whether a new server takes the place of this process's. What steps had sent to a process
+        that ended, or had from it, stays in memory until then.
 
     Raises:
       tfmem.Error: they cannot be reached.
@@ -278,7 +280,7 @@ def connect(jobs: dict[str, list[str]]) -> None:
     port = loopback.free_port()
     cluster = tf.train.ClusterSpec({"localhost": [f"127.0.0.1:{port}"], **jobs})
     try:
-        if reconnect(jobs):
+        if not anew and reconnect(jobs):
             return
         tf.config.experimental_connect_to_cluster(cluster, job_name="localhost")
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
@@ -300,7 +302,7 @@ def _stop(process: HostProcess) -> None:
     _connected.process = None
     atexit.unregister(process.stop)
     try:
-        connect({})
+        connect({}, anew=process.has_ended(0))
     finally:
         process.stop()
 
