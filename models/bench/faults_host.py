@@ -105,8 +105,8 @@ def hosts(
 
     Returns:
       Of "killed" and "paused" how many there were ("times"), in how many an error was raised
-      ("errors") and in how many it was not a `HostMemoryError` ("bare"), in how many it took more than
-      ten seconds ("late"), and the longest ("seconds"); in how many variables were on the host
+      ("errors") and in how many it was not a `HostMemoryError` ("bare"), in how many it took more
+      than ten seconds ("late"), and the longest ("seconds"); in how many variables were on the host
       ("placed") or activations were swapped, and in how many any variable was lost. "phases" says
       what was being done when the signals came, "said" what else was raised.
     """
