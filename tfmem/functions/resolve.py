@@ -149,8 +149,8 @@ def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> R
 
     What it may still take from the system it takes now, as one region, before probes and steps make
     several of it; where it grows and its limit does not matter, what the budget leaves, and no
-    chunk counts as larger than that. One chunk of what its limit leaves, if nothing tells what is
-    free; none there, or without a limit.
+    chunk counts as larger than that. If nothing tells what is free, one chunk of what its limit
+    leaves; none where that does not matter.
 
     Args:
       request: for the device.
@@ -161,19 +161,30 @@ def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> R
     request = replace(request, room=None, may_grow=may_grow, lying=())
     if limit is None or (may_grow and request.budget is None):
         return request
-    heap.claim(request.device, request.budget if may_grow else None)
+    if may_grow:
+        return _among_holes(request, where)
+    heap.claim(request.device)
     found = heap.measured(request.device)
-    if may_grow and request.budget is not None:
-        if found is None:
-            return request
-        most = max(GRAIN, request.budget - found.in_use)
-        room = tuple(min(nbytes, most) for nbytes in found.free)
-        return replace(request, room=room, lying=where(found))
     if found is None:
         _log.warning("%s: %s", request.device, _UNTOLD)
         current, _ = memory.memory_info(request.device)
         return replace(request, room=(max(GRAIN, (region or limit) - current),))
     room = *found.free, *([found.unclaimed] if found.unclaimed else [])
+    return replace(request, room=room, lying=where(found))
+
+
+def _among_holes(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> Request:
+    """As `with_room`, for a budget where the allocator may have any amount more."""
+    budget, free = request.budget or 0, None
+    if device_names.kind(request.device) == "CPU":
+        free = host_module.free_bytes(request.device)
+    if free is None or budget < free:
+        heap.claim(request.device, budget)
+    found = heap.measured(request.device)
+    if found is None or sum(found.free) < budget - found.in_use:  # it would grow in a step
+        return request
+    most = max(GRAIN, budget - found.in_use)
+    room = tuple(min(nbytes, most) for nbytes in found.free)
     return replace(request, room=room, lying=where(found))
 
 
