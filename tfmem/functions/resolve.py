@@ -174,16 +174,21 @@ def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> R
 
 
 def _among_holes(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> Request:
-    """As `with_room`, for a budget where the allocator may have any amount more."""
-    budget, free = request.budget or 0, None
-    if device_names.kind(request.device) == "CPU":
-        free = host_module.free_bytes(request.device)
-    if free is None or budget < free:
-        heap.claim(request.device, budget)
+    """As `with_room`, for a budget where the allocator may have any amount more.
+
+    Where variables may leave the device there is room for what takes their place.
+    """
+    held, _ = memory.memory_info(request.device)
+    if request.host and "place" in request.techniques:
+        held = request.bytes_beside
+    most = max(GRAIN, (request.budget or 0) - held)
+    is_cpu = device_names.kind(request.device) == "CPU"
+    free = host_module.free_bytes(request.device) if is_cpu else None
+    if free is None or most < free:
+        heap.claim(request.device, most)
     found = heap.measured(request.device)
-    if found is None or sum(found.free) < budget - found.in_use:  # it would grow in a step
+    if found is None or sum(found.free) < most:  # it would grow in a step
         return request
-    most = max(GRAIN, budget - found.in_use)
     room = tuple(min(nbytes, most) for nbytes in found.free)
     return replace(request, room=room, lying=where(found))
 

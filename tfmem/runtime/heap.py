@@ -113,21 +113,21 @@ def measured(device: str) -> Heap | None:
     return Heap(in_use, tuple(found[one] for one in begins), begins, max(0, limit - pool))
 
 
-def claim(device: str, budget: int | None = None) -> None:
-    """Lets an allocator take the rest of its limit, or of a budget, from the system as one region.
+def claim(device: str, nbytes: int | None = None) -> None:
+    """Lets an allocator take the rest of its limit from the system as one region, or `nbytes`.
 
-    It does once nothing that it has is free. What is hardly more than the slack stays where it is;
-    what is left of a budget, in bytes, may be free already.
+    It does once nothing that it has is free. What is hardly more than the slack stays where it is,
+    and `nbytes` may be free already.
     """
     name = devices.full_name(device)
     limit = memory.device_limit(name)
     if limit is None:
         return
     try:
-        in_use, pool, largest = _pool(name, limit)
+        _, pool, largest = _pool(name, limit)
         rest = limit - pool - _SLACK
-        rest = rest if budget is None else min(rest, budget - in_use)
-        if rest > (_SLACK if budget is None else largest):
+        rest = rest if nbytes is None else min(rest, nbytes)
+        if rest > (_SLACK if nbytes is None else largest):
             held = list(_all_chunks(name, pool, largest)[1].values())
             held += _side_by_side(name, max(0, largest - rest + _SLACK), largest)
             held.append(buffer(name, rest))
