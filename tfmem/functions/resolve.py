@@ -19,6 +19,7 @@ from tfmem.planning.request import Decision, Request
 from tfmem.runtime import creation, devices, heap, memory
 from tfmem.runtime import host as host_module
 from tfmem.runtime.heap import Heap
+from tfmem.simulation.replay import PIECE
 from tfmem.units import format_bytes
 
 _log = logging.getLogger("tfmem")
@@ -38,6 +39,10 @@ _AMPLE = 4.0
 """How far a limit may be above the budget and still be kept to where the allocator grows: its
 regions double, and what they leave unused is as much again. More claims memory that nothing needs,
 less runs out of memory where the limit is near."""
+
+_APART = 32 * PIECE
+"""Bytes that chunks kept apart for small buffers may take beside a budget, where the allocator may
+have more: most of them are not in use. Less refuses functions of some megabytes."""
 
 _BITS_BESIDE = 4
 """Bytes of others are rounded up to so many leading bits, so that plans are found again on disk.
@@ -181,7 +186,7 @@ def _among_holes(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -
     held, _ = memory.memory_info(request.device)
     if request.host and "place" in request.techniques:
         held = request.bytes_beside
-    most = max(GRAIN, (request.budget or 0) - held)
+    most = max(0, (request.budget or 0) - held) + _APART
     is_cpu = device_names.kind(request.device) == "CPU"
     free = host_module.free_bytes(request.device) if is_cpu else None
     if free is None or most < free:
