@@ -45,8 +45,8 @@ _MOST_ROUNDS = 40
 """How often all sizes are asked for, the chunks found meanwhile being held. Chunks of similar sizes
 hide one another, so that each round finds some; the next one asks for more of those sizes."""
 
-_MOST_AT_ONCE = 64
-"""Buffers of a size that are asked for at a time, once a chunk of that size was found."""
+_FEW_AT_ONCE, _MOST_AT_ONCE = 8, 64
+"""Buffers of a size that are asked for at a time: at first, and once chunks of it were found."""
 
 _HELD, _PARTS = (2**12, 2**15, 2**18), 64
 """Bytes of buffers that are held to learn how much is free; then a part of what was found to be."""
@@ -224,16 +224,16 @@ def _side_by_side(device: str, nbytes: int, largest: int) -> list[Any]:
 
 def _filled(device: str, tail: range) -> list[Any]:
     """Buffers that fill the free chunks of less than `LEAST_CHUNK` bytes."""
-    nbytes, held = LEAST_CHUNK // 2, []
+    nbytes, count, held = LEAST_CHUNK // 2, _FEW_AT_ONCE, []
     while nbytes >= GRAIN:
         with traced(device) as events:
-            buffers = [buffer(device, nbytes) for _ in range(_MOST_AT_ONCE)]
-        asked = _of_size([one for one in events if one.is_request], nbytes, _MOST_AT_ONCE)
+            buffers = [buffer(device, nbytes) for _ in range(count)]
+        asked = _of_size([one for one in events if one.is_request], nbytes, count)
         outside = [b for b, one in zip(buffers, asked, strict=True) if one.address not in tail]
         held += outside
         del buffers
-        if len(outside) < _MOST_AT_ONCE:
-            nbytes //= 2
+        more = nbytes, min(2 * count, _MOST_AT_ONCE)
+        nbytes, count = more if len(outside) == count else (nbytes // 2, _FEW_AT_ONCE)
     return held
 
 
