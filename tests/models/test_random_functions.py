@@ -8,7 +8,7 @@ import pytest
 
 from models.bench.random_functions import Maker, many
 
-COUNT, DEEPEST = 160, 3
+COUNT, DEEPEST = 80, 3
 """Of every run; `python -m models.bench.random_functions` makes any number, and deeper ones."""
 
 
