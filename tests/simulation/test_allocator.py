@@ -83,27 +83,6 @@ def test_chunks_never_overlap_and_everything_comes_back(
     assert pool.in_use == 0
 
 
-@settings(max_examples=50, deadline=None)
-@given(graphs)
-def test_padding_only_adds(graph: Graph) -> None:
-    plan = Plan(device=DEVICE)
-    found, exact = allocate(graph, Costs(), plan), simulate(graph, Costs(), plan)
-    assert exact.peak_bytes <= found.worst_bytes <= found.reserved_bytes
-    assert found.usual_bytes <= found.worst_bytes
-    if not variables_share(graph):  # they take less than in the first step from then on
-        assert exact.peak_bytes <= found.usual_bytes
-    given = sum(sum(node.nbytes) for node in graph.nodes if node.op == "_Arg")
-    kept = given + sum(map(graph.nbytes, graph.outputs))  # by the caller, for the next step
-    assert found.worst_bytes < 2 * (exact.peak_bytes + kept) + 1
-    assert found.fits
-
-
-def variables_share(graph: Graph) -> bool:
-    """Whether a variable is assigned another one's value, and so has its buffer, after a step."""
-    after = [new for _, new in lifetimes(program(graph, Plan(device=DEVICE)), 256).variables]
-    return len(set(after)) < len(after)
-
-
 def step_of(graph: Graph, costs: Costs) -> Replay:
     steps = program(graph, Plan(device=DEVICE))
     found = lifetimes(steps, costs.granularity)
