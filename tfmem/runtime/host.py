@@ -90,8 +90,8 @@ def host_process(
     ends while it is in use, `HostMemoryError` is raised, but it has been started again and its
     variables are as they were copied last. Variables on the device may be one step ahead, if they
     were updated in the step that was lost. Steps that run inside another function are not copied,
-    nor variables that no optimised function uses. Writing takes as long as copying in memory (0.7 s
-    for each GiB), and files in /dev/shm take memory: twice that of the variables.
+    nor variables that no optimised function uses. Each GiB takes 0.8 s to write after each step,
+    and files in /dev/shm take memory: twice that of the variables.
 
     Both processes serve on the loopback interface, where every user of the machine can reach them;
     this one's server listens on the others, too, for the milliseconds until it is restricted.
