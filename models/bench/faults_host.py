@@ -13,7 +13,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -183,12 +183,15 @@ def _live(work: Work, sent: signal.Signals | None, moment: float, copies: str | 
     return life
 
 
-def _train(work: Work, life: Life, device: str, is_sent: Callable[[], bool]) -> None:
-    left, _ = memory.memory_info("CPU:0")
-    shape = [work.width, work.width]
-    variables = [tf.Variable(tf.zeros(shape), name=f"w{i}") for i in range(LAYERS)]
-    life.variables = variables
-    x = tf.random.stateless_normal([work.rows, work.width], seed=[1, 2])
+def adding(variables: Sequence[Any]) -> Callable[[Any], Any]:
+    """A step that adds one to every element of square variables and keeps what it needs for that.
+
+    Args:
+      variables: the weights of layers, one after the other.
+
+    Returns:
+      A function of a batch [rows, width]; it returns a number.
+    """
 
     def step(x: Any) -> Any:
         kept = []
@@ -200,8 +203,17 @@ def _train(work: Work, life: Life, device: str, is_sent: Callable[[], bool]) -> 
             one.assign_add(tf.ones_like(one) + 0 * tf.matmul(before, x, transpose_a=True))
         return tf.reduce_sum(x)
 
+    return step
+
+
+def _train(work: Work, life: Life, device: str, is_sent: Callable[[], bool]) -> None:
+    left, _ = memory.memory_info("CPU:0")
+    shape = [work.width, work.width]
+    variables = [tf.Variable(tf.zeros(shape), name=f"w{i}") for i in range(LAYERS)]
+    life.variables = variables
+    x = tf.random.stateless_normal([work.rows, work.width], seed=[1, 2])
     asked = {"host": device, "budget": left + work.budget, "techniques": work.techniques}
-    optimized = tfmem.optimize(step, **asked)
+    optimized = tfmem.optimize(adding(variables), **asked)
     plan = optimized.plan(x)
     life.swapped = len(plan.evictions)
     _enter(life, "moving", is_sent)

@@ -199,22 +199,18 @@ def copies(folder: str) -> dict[str, Any]:
     import tensorflow as tf
 
     import tfmem
+    from models.bench.faults_host import adding
     from tfmem.runtime.variables import move_variable
 
     weights = [tf.Variable(tf.zeros([512, 512]), name=f"w{i}") for i in range(6)]
     count = tf.Variable(0.0)
     x = tf.random.stateless_normal([512, 512], seed=[1, 2])
+    add = adding(weights)
 
     def step(x: Any) -> Any:
-        kept = []
-        for one in weights:
-            kept.append(x)
-            x = tf.tanh(x @ one)
-        for one, before in zip(reversed(weights), reversed(kept), strict=True):
-            x = x * before
-            one.assign_add(tf.ones_like(one) + 0 * tf.matmul(before, x, transpose_a=True))
+        result = add(x)
         count.assign_add(1.0)
-        return tf.reduce_sum(x)
+        return result
 
     def values() -> list[float]:
         return [float(tf.reduce_mean(one)) for one in weights]
@@ -242,6 +238,7 @@ def copies(folder: str) -> dict[str, Any]:
         facts["steps"] = [float(count) - done, values()[0] - facts["values"][1][0]]
         late = tf.Variable(tf.ones([1000]))
         move_variable(late, device)
+        facts["beside"] = kept_by_threads(weights)
         kill()
         facts |= {"moved": raised(planned.restore_variables), "late": float(late[0])}
         planned.restore_variables()
@@ -254,6 +251,24 @@ def copies(folder: str) -> dict[str, Any]:
         facts["stayed"] = weights[0].device != device
         os.unlink(own)
     return facts
+
+
+def kept_by_threads(variables: list[Any]) -> int:
+    """How many of the copies that two threads ask for at once are written."""
+    done = []
+
+    def keep(own: list[Any]) -> None:
+        for _ in range(20):
+            host.keep_copies(own, [one.handle for one in own])
+            done.append(own)
+
+    parts = variables[::2], variables[1::2]
+    threads = [threading.Thread(target=keep, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(done)
 
 
 def orphan(folder: str) -> None:

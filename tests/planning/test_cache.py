@@ -52,6 +52,19 @@ def test_a_plan_is_found_again(plan: Plan, file: Path) -> None:
     assert found.after.peak_bytes <= found.plan.peak_bytes
 
 
+def test_a_plan_for_an_allocator_that_may_grow_is_found_among_other_holes(plan: Plan) -> None:
+    much = 16 * 2**20
+    here = dataclasses.replace(REQUEST, may_grow=True, room=(much,))
+    elsewhere = dataclasses.replace(here, room=(10_000, 6_000, much))
+    cache.save(GRAPH, COSTS, here, choose(GRAPH, COSTS, here).plan)
+    found = cache.load(GRAPH, COSTS, elsewhere)
+    assert found is not None
+    assert found.keeps(REQUEST.budget)
+    assert cache.load(GRAPH, COSTS, dataclasses.replace(here, room=(4096,))) is None
+    unknown = dataclasses.replace(here, room=None)
+    assert cache.fingerprint(GRAPH, COSTS, unknown) != cache.fingerprint(GRAPH, COSTS, here)
+
+
 @pytest.mark.parametrize("change", ["graph", "costs", "budget", "techniques"])
 def test_another_question_is_another_file(file: Path, change: str) -> None:
     graph = training_chain(16, 8192) if change == "graph" else GRAPH

@@ -130,6 +130,10 @@ def test_what_moved_there_is_copied_and_comes_home(copies):
     assert copies["home"] == 6
 
 
+def test_threads_keep_copies_beside_one_another(copies):
+    assert copies["beside"] == 40
+
+
 def test_variables_that_no_step_has_updated_are_named_and_have_no_value(copies):
     assert "1 that no step had updated are lost (forgotten:0)" in copies["between"]
     is_there, error = copies["forgotten"]

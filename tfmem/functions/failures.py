@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -60,7 +60,7 @@ def tells_bugs(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 def outlives_host(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
     """Lets a function of the user's go on after the end of a host process that keeps copies.
 
-    The error is raised once it has been started again.
+    The error is raised once it has been started again. AutoGraph does not convert the function.
     """
 
     @functools.wraps(function)
@@ -68,17 +68,30 @@ def outlives_host(function: Callable[_Args, _Result]) -> Callable[_Args, _Result
         try:
             return function(*args, **kwargs)
         except HostMemoryError as error:
-            if told := variables.recover():
-                raise HostMemoryError(
-                    f"{error}\nIt has been started again: {told}. Those on the device are as this "
-                    "call left them, where it made a step some may be ahead by one. Go on, or "
-                    "restore a checkpoint. If it was killed for want of memory, raise memory_limit "
-                    "or move less to it"
-                ) from error
-            raise
+            found = variables.recover()
+            if found is None:
+                raise
+            raise HostMemoryError(
+                f"{error}\nIt has been started again: {found.copied} variables there are as they "
+                f"were copied last{_lost(found.lost)}. Those on the device are as this call left "
+                "them, where it made a step some may be ahead by one. Go on, or restore a "
+                "checkpoint. If it was killed for want of memory, raise memory_limit or move less "
+                "to it"
+            ) from error
 
     as_it_is: Callable[_Args, _Result] = tf.autograph.experimental.do_not_convert(outliving)
     return as_it_is
+
+
+def _lost(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    return f", {len(names)} that no step had updated are lost ({_listed(names)})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as text, the first few of many."""
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
 @dataclass(frozen=True)
@@ -186,10 +199,9 @@ def _state(
     begun = [str(variables[name].name) for name in _begun(graph, failed, variables)]
     if not begun:
         return "No variable had been updated: they are as they were before the step", ()
-    named = ", ".join(begun[:_NAMED]) + (", ..." if len(begun) > _NAMED else "")
     return (
-        f"{len(begun)} of its variables may have been updated already ({named}), the others are as "
-        "they were: restore them from a checkpoint before training goes on"
+        f"{len(begun)} of its variables may have been updated already ({_listed(begun)}), the "
+        "others are as they were: restore them from a checkpoint before training goes on"
     ), tuple(begun)
 
 

@@ -164,7 +164,7 @@ def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> R
     limit, region = memory.device_limit(request.device), memory.region_bytes(request.device)
     may_grow = limit is None or (region is None and _is_far(limit, request))
     request = replace(request, room=None, may_grow=may_grow, lying=())
-    if limit is None or (may_grow and request.budget is None):
+    if limit is None:
         return request
     if may_grow:
         return _among_holes(request, where)
@@ -183,10 +183,12 @@ def _among_holes(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -
 
     Where variables may leave the device there is room for what takes their place.
     """
+    if request.budget is None:
+        return request
     held, _ = memory.memory_info(request.device)
     if request.host and "place" in request.techniques:
         held = request.bytes_beside
-    most = max(0, (request.budget or 0) - held) + _APART
+    most = max(0, request.budget - held) + _APART
     is_cpu = device_names.kind(request.device) == "CPU"
     free = host_module.free_bytes(request.device) if is_cpu else None
     if free is None or most < free:

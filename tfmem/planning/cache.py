@@ -111,9 +111,10 @@ def save(
 def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | None = None) -> str:
     """Of everything that a plan depends on; SciPy cuts graphs, NumPy sums up.
 
-    What is free in an allocator that may grow is left out.
+    What is free in an allocator that may grow is left out, but for whether it is known.
     """
-    room, lying = (None, ()) if request.may_grow else (request.room, costs.lying)
+    is_known = request.room is not None
+    room, lying = (is_known, ()) if request.may_grow else (request.room, costs.lying)
     facts = [
         str(graph),
         json.dumps(sorted(costs.seconds.items())),

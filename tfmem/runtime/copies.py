@@ -12,6 +12,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class Copies:
         self._copies: dict[str, _Copy] = {}
         self._writers: dict[tuple[Any, ...], Callable[..., Any]] = {}
         self._numbers = itertools.count()
+        self._lock = threading.Lock()
 
     def keep(self, variables: Sequence[Any], resources: Sequence[Any]) -> None:
         """Writes the values of variables, all in the place of those before, or none.
@@ -68,12 +70,15 @@ class Copies:
         Raises:
           HostMemoryError: there is no room for them.
         """
-        import tensorflow as tf
-
         pairs = zip(variables, resources, strict=True)
         here = [pair for pair in pairs if pair[1].device == self._device]
-        if not here:
-            return
+        if here:
+            with self._lock:  # another's files are not needed yet while it writes them
+                self._keep(here)
+
+    def _keep(self, here: Sequence[tuple[Any, Any]]) -> None:
+        import tensorflow as tf
+
         files = os.path.join(self.folder, str(next(self._numbers)))
         names = [handles.identity(variable) for variable, _ in here]
         write = self._writer(tuple(variable.dtype for variable, _ in here))

@@ -277,11 +277,11 @@ def connect(jobs: dict[str, list[str]], *, anew: bool = False) -> None:
     from tfmem.bridge.connection import reconnect  # which loads TensorFlow
 
     devices.names()  # starts TensorFlow, which would otherwise connect only later
-    port = loopback.free_port()
-    cluster = tf.train.ClusterSpec({"localhost": [f"127.0.0.1:{port}"], **jobs})
     try:
         if not anew and reconnect(jobs):
             return
+        port = loopback.free_port()
+        cluster = tf.train.ClusterSpec({"localhost": [f"127.0.0.1:{port}"], **jobs})
         tf.config.experimental_connect_to_cluster(cluster, job_name="localhost")
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise Error(

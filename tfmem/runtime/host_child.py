@@ -187,20 +187,20 @@ class HostProcess:
         """How it ended, what is lost with it, and what to do."""
         if not self.has_ended():
             return (
-                f"{self.obituary()}\nCheck what this machine is busy with; if that does not help, "
+                f"{self._obituary()}\nCheck what this machine is busy with; if that does not help, "
                 "end that process, enter a new host_process block, and restore a checkpoint"
             )
         if self.copies is not None:
-            return self.obituary()
+            return self._obituary()
         return (
-            f"{self.obituary()}\nVariables on the local device are intact, those on the host "
+            f"{self._obituary()}\nVariables on the local device are intact, those on the host "
             "are lost. Leave the host_process block, enter a new one, and restore a checkpoint. If "
             "it was killed for want of memory, or (SIGSEGV, for which TensorFlow knows no better "
             f"way) received a tensor beyond its limit of {self.limit_bytes:,} bytes, raise "
             "memory_limit or move less to it"
         )
 
-    def obituary(self) -> str:
+    def _obituary(self) -> str:
         """One sentence on how it ended, and the end of its output."""
         code = self._process.poll()
         ending = "does not answer" if code is None else f"ended with {_ending(code)}"

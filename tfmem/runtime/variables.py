@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -29,10 +30,6 @@ _CHUNK_BYTES = 2**25
 _PATIENCE = 60.0
 """Seconds that a move waits for the steps that are being made. A step that takes longer is not
 disturbed, and the move is refused; to wait for ever would hang where a step waits for the move."""
-
-
-_NAMED = 5
-"""Most variables that a message names."""
 
 
 class _Record:
@@ -137,37 +134,48 @@ def _twins(pairs: Sequence[tuple[Any, str]]) -> list[Any]:
     return twins
 
 
-def recover() -> str:
+@dataclass(frozen=True)
+class Recovered:
+    """What became of the variables of a host process that has ended: how many, or their names."""
+
+    copied: int
+    lost: tuple[str, ...]
+
+
+def recover() -> Recovered | None:
     """Starts a host process that has ended anew, with the variables that it kept copies of.
 
     Returns:
-      what became of its variables; "" if none has ended that keeps copies, or nothing can be done
-      because a function is being traced.
+      None if none has ended that keeps copies, if a function is being traced, or if steps of other
+      threads take more than a minute: the next one that finds it gone tries again.
     """
     import tensorflow as tf
 
     if not tf.executing_eagerly():
-        return ""
-    with _record.places.alone(_PATIENCE), uninterrupted():
-        process = host_module.ended()
-        if process is None or process.copies is None:
-            return ""
-        copied = process.copies.variables()
-        known = set(map(handles.identity, copied))
-        there = handles.living_on(process.device)
-        lost = [one for one in there if handles.identity(one) not in known]
-        handles.abandon(lost)
-        host_module.restart(process)
-        with tf.device(process.device):
-            twins = [handles.without_value(variable) for variable in copied]
-        for twin, variable in zip(twins, copied, strict=True):
-            process.copies.fill(twin, variable)
-        handles.bind(copied, twins)
-    told = f"{len(copied)} variables there are as they were copied last"
-    if lost:
-        named = ", ".join(sorted(str(one.name) for one in lost)[:_NAMED])
-        told += f", {len(lost)} that no step had updated are lost ({named})"
-    return told
+        return None
+    with contextlib.suppress(TimeoutError), _record.places.alone(_PATIENCE), uninterrupted():
+        return _recovered()
+    return None
+
+
+def _recovered() -> Recovered | None:
+    import tensorflow as tf
+
+    process = host_module.ended()
+    if process is None or process.copies is None:
+        return None
+    copied = process.copies.variables()
+    known = set(map(handles.identity, copied))
+    there = handles.living_on(process.device)
+    lost = [one for one in there if handles.identity(one) not in known]
+    handles.abandon(lost)
+    host_module.restart(process)
+    with tf.device(process.device):
+        twins = [handles.without_value(variable) for variable in copied]
+    for twin, variable in zip(twins, copied, strict=True):
+        process.copies.fill(twin, variable)
+    handles.bind(copied, twins)
+    return Recovered(len(copied), tuple(sorted(str(one.name) for one in lost)))
 
 
 def unshare(variables: Iterable[Any], device: str) -> None:
