@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-ROWS, WIDTH = 256, 128
+ROWS, WIDTH = 1024, 128
 
 
 def dense(make: Any, x: tf.Tensor) -> tf.Tensor:
@@ -33,7 +33,7 @@ def attention(make: Any, x: tf.Tensor) -> tf.Tensor:
 
 
 def convolution(make: Any, x: tf.Tensor) -> tf.Tensor:
-    image = tf.reshape(x, [4, 32, 32, 8])
+    image = tf.reshape(x, [-1, 32, 32, 8])
     kernel = tf.reshape(make.weight()[: 3 * 3 * 8 * 8 // WIDTH + 1], [-1])[: 3 * 3 * 8 * 8]
     return tf.reshape(
         tf.nn.conv2d(image, tf.reshape(kernel, [3, 3, 8, 8]), 1, "SAME"), [ROWS, WIDTH]
@@ -41,7 +41,7 @@ def convolution(make: Any, x: tf.Tensor) -> tf.Tensor:
 
 
 def pooled(make: Any, x: tf.Tensor) -> tf.Tensor:
-    image = tf.nn.max_pool2d(tf.reshape(x, [4, 32, 32, 8]), 2, 2, "SAME")
+    image = tf.nn.max_pool2d(tf.reshape(x, [-1, 32, 32, 8]), 2, 2, "SAME")
     return tf.reshape(tf.image.resize(image, [32, 32], "nearest"), [ROWS, WIDTH])
 
 
@@ -51,7 +51,7 @@ def normalised(make: Any, x: tf.Tensor) -> tf.Tensor:
 
 
 def batch_norm(make: Any, x: tf.Tensor) -> tf.Tensor:
-    image, ones = tf.reshape(x, [4, 32, 32, 8]), tf.ones([8])
+    image, ones = tf.reshape(x, [-1, 32, 32, 8]), tf.ones([8])
     made, _, _ = tf.compat.v1.nn.fused_batch_norm(image, ones, 0.0 * ones, is_training=True)
     return tf.reshape(made, [ROWS, WIDTH])
 

@@ -130,6 +130,7 @@ class Replay:
         self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
         parts = parts_of(lifetimes)
         self._returned = [one for b in self._outputs for one in _numbers(b, parts)]
+        self._passed_on = self._arguments.keys() & lifetimes.returned
 
     def at(self, lying: Sequence[Lying]) -> Replay:
         """The same step where the first arguments lie so."""
@@ -311,7 +312,8 @@ class Replay:
             if renews:
                 pool.release_all(returned)
                 returned = [chunks.pop(number) for number in self._returned]
-                self._change_arguments(pool, caller, chunks, caller.is_early(step, steps))
+                is_early = caller.is_early(step, steps)
+                returned += self._change_arguments(pool, caller, chunks, is_early)
             count = len(self._batch) + len(self._taken)
             left = rows[step * count :][:count]
             pool.in_use += sum(row.size for row in left)
@@ -326,17 +328,22 @@ class Replay:
 
     def _change_arguments(
         self, pool: Bfc, caller: Caller, chunks: dict[int, Chunk], is_early: bool
-    ) -> None:
-        """Lets go of a step's arguments; those of the next one are made by then."""
+    ) -> list[Chunk]:
+        """Lets go of a step's arguments; those of the next one are made by then.
+
+        Returns:
+          The chunks of those that the step has returned, which stay.
+        """
         if not caller.is_fed:
             self._make_next(pool, chunks)
-        old = [chunks[b] for b in self._arguments]
+        old = {b: chunks[b] for b in self._arguments}
         chunks |= {b: chunks.pop(next_one(b)) for b in self._arguments}
         if is_early:
             self._make_next(pool, chunks)
-        pool.release_all(old)
+        pool.release_all(chunk for b, chunk in old.items() if b not in self._passed_on)
         if caller.is_fed and not is_early:
             self._make_next(pool, chunks)
+        return [old[b] for b in self._passed_on]
 
     def _make_next(self, pool: Bfc, chunks: dict[int, Chunk]) -> None:
         for b in self._arguments:
