@@ -50,7 +50,17 @@ class Candidate:
 
     @cached_property
     def _allocation(self) -> Allocation:
-        return allocate(self.graph, self.costs, self.plan, room=self._sure_room)
+        """What it takes in the room as it is; it fits if it does in less of it, too."""
+        found = allocate(self.graph, self.costs, self.plan, room=self.room)
+        if self._sure_room == self.room:
+            return found
+        surely = allocate(self.graph, self.costs, self.plan, room=self._sure_room)
+        return Allocation(
+            max(found.worst_bytes, surely.worst_bytes),
+            max(found.usual_bytes, surely.usual_bytes),
+            found.reserved_bytes,
+            found.fits and surely.fits,
+        )
 
     @cached_property
     def _glance(self) -> Allocation:
