@@ -3,8 +3,8 @@
     python -m models.bench.random_functions --first=0 --count=1000
 
 Each is made of a seed: ops of many kinds on tensors of some hundred kilobytes, branches, loops,
-nested functions, two devices, gradients, and variables that are read, updated, assigned one tensor
-or assigned twice. It runs as it is, and then with half of what its steps take beside its variables,
+nested functions, two processes, gradients, variables that are read, updated, assigned one tensor or
+twice. It runs as it is, and then with half of what its steps take beside its variables,
 or more; where that is refused, with a part of what is between that and the least that tfmem names.
 What it returns, what its variables hold after three steps, and the peak that the allocator counted
 are compared.
@@ -38,6 +38,13 @@ TOLERANCE = 1e-3
 ordered otherwise round otherwise, and a dozen ops in a row magnify that. A wrong number is one of
 another value, another step or another variable, and differs by the size of itself."""
 
+TECHNIQUES = (
+    {"order", "recompute"},
+    {"order", "recompute"},
+    {"order", "recompute", "swap", "place"},
+)
+"""What may be done for a function, one of these: with a host, plans take longer to find."""
+
 DEEPEST = 14
 """Most ops on the way from the argument to the last value, where nothing else is asked for."""
 
@@ -54,6 +61,7 @@ class Maker:
 
     seed: int
     deepest: int = DEEPEST
+    elsewhere: str = "CPU:0"
     variables: list[tf.Variable] = field(init=False)
     narrow: tf.Variable = field(init=False)
     steps: tf.Variable = field(init=False)
@@ -133,32 +141,37 @@ def noise(*shape: int, seed: int) -> tf.Tensor:
 # One function, and many.
 
 
-def verdict(seed: int, deepest: int = DEEPEST) -> dict[str, Any]:
+def verdict(seed: int, deepest: int, host: str) -> dict[str, Any]:
     """What came of the function of a seed.
+
+    Args:
+      seed: of the function, its numbers, its budget and what may be done for it.
+      deepest: most ops from its argument to its last value.
+      host: the device of a host process, where some of its nodes run.
 
     Returns:
       "outcome": "kept", "refused", or what went wrong; "budget", "peak" and "predicted" in bytes;
       "why", what was said.
     """
     try:
-        return {"seed": seed} | _verdict(seed, deepest)
+        return {"seed": seed} | _verdict(seed, deepest, host)
     except tfmem.UnsupportedFunctionError as error:
         return {"seed": seed, "outcome": "unsupported", "why": str(error)}
     except Exception:
         return {"seed": seed, "outcome": "raised", "why": traceback.format_exc()[-2500:]}
 
 
-def _verdict(seed: int, deepest: int) -> dict[str, Any]:
-    plain = trained(Maker(seed, deepest))
+def _verdict(seed: int, deepest: int, host: str) -> dict[str, Any]:
+    plain = trained(Maker(seed, deepest, host))
     gc.collect()  # its variables
-    make = Maker(seed, deepest)
-    step, share = make.function(), random.Random(seed).random()
+    make, choose = Maker(seed, deepest, host), random.Random(seed)
+    step, share, techniques = make.function(), choose.random(), choose.choice(TECHNIQUES)
     held, _ = memory.memory_info("CPU:0")
     most = held + plain.taken
     budget = held + int((1 + share) / 2 * plain.taken)
     for is_last in (False, True):
         try:
-            optimized = tfmem.optimize(step, budget=budget)
+            optimized = tfmem.optimize(step, budget=budget, techniques=techniques)
             optimized.prepare(make.batch(0))
             break
         except tfmem.BudgetError as error:
@@ -218,11 +231,10 @@ def distance(expected: list[np.ndarray], found: list[np.ndarray]) -> float:
 
 def verdicts(first: int, count: int, deepest: int) -> list[dict[str, Any]]:
     """Those of some seeds, one after the other; for a process of its own."""
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     gc.collect()
     gc.freeze()  # tfmem collects for each plan, which takes longer than planning so little
-    return [verdict(seed, deepest) for seed in range(first, first + count)]
+    with tfmem.host_process() as host:
+        return [verdict(seed, deepest, host) for seed in range(first, first + count)]
 
 
 def many(first: int, count: int, deepest: int = DEEPEST) -> Iterator[dict[str, Any]]:

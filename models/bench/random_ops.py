@@ -1,8 +1,8 @@
 """Ops of functions that are made at random: of a tensor [ROWS, WIDTH], another of that shape.
 
 Each is given the maker of the function, for its `random`, its `seed`, one of its variables
-[WIDTH, WIDTH] (`weight()`), one of bfloat16 (`narrow`) and a counter (`steps`). There are two
-devices.
+[WIDTH, WIDTH] (`weight()`), one of bfloat16 (`narrow`), a counter (`steps`) and the name of another
+device (`elsewhere`).
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def given(make: Any, x: tf.Tensor) -> tf.Tensor:
 
 def elsewhere(make: Any, x: tf.Tensor) -> tf.Tensor:
     weight = make.weight()
-    with tf.device("CPU:1"):
+    with tf.device(make.elsewhere):
         return tf.sin(x) @ weight
 
 
