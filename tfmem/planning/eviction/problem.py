@@ -39,8 +39,8 @@ class EvictionProblem:
       contents: of the variables that each node reads: (bytes, when they are updated).
       fixed: values that nothing is gained by evicting, or that no pass can name.
       once: views that may not be made again, and views of these.
-      unsent: values that no copy may stand for: what a kernel passes to its gradient comes with its
-        own output, and the kernel that runs without it rounds otherwise.
+      unsent: values that no copy may stand for: stashes, which no node gives out, and what comes
+        with what a kernel passes to its gradient, which rounds otherwise without it.
       may_repeat: whether each node may run once more.
       given: storages that are there as the step begins, and die in it.
     """
@@ -68,7 +68,8 @@ class EvictionProblem:
         for value in form.returned:
             if self.storage[value] >= 0:
                 self.stays[self.storage[value]] = True
-        self.unsent = {form.first[n] for n, value in form.passed.items() if form.uses[value]}
+        passing = {form.first[n] for n, value in form.passed.items() if form.uses[value]}
+        self.unsent = passing | form.stashes.keys()
         crossing = (value for value in self.unsent if self.is_sent[value])
         self.once = self._once()
         viewed = (self.storage[value] for value in self.once)
