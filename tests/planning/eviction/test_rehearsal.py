@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.graphs import DEVICE
 from tfmem.costs.types import Costs
-from tfmem.graph.ir import Graph
+from tfmem.graph.ir import Graph, Stash, Value
 from tfmem.graph.text import parse
 from tfmem.plan import clone_name
 from tfmem.planning.eviction import rehearsal
@@ -95,6 +95,41 @@ def test_what_a_kernel_passes_to_its_gradient_does_not_cross() -> None:
     made = rehearse(problem, 17, Scoring(copy_factor=1.0))
     assert names(problem, made) == ["x", "y", "a", "b", "c", "x/clone1", "y/clone1", "g"]
     assert not made.copies
+
+
+def test_a_stash_does_not_cross() -> None:
+    """No output of a node is what its list refers to, so that no copy could be made of it."""
+    graph = parse(f"""
+        a = While() [0] @{DEVICE}
+        b = MatMul() [8] @{DEVICE}
+        c = MatMul(b:0) [8] @{DEVICE}
+        d = MatMul(c:0) [1] @{DEVICE}
+        e = MatMul(d:0, a:0) [] @{DEVICE}
+        return""")
+    made = replace(graph.by_name["a"], stashes=(Stash(((8, 1),), (0,)),))
+    problem = problem_of_graph(
+        Graph((made, *graph.nodes[1:]), graph.outputs), to_host=4.0, from_host=4.0, latency=0.0
+    )
+    assert rehearse(problem, 24, SWAP_ONLY).copies == {}
+    with pytest.raises(Unreachable):
+        rehearse(problem, 17, SWAP_ONLY)
+
+
+def test_what_reads_through_another_node_is_not_made_again() -> None:
+    """A clone of `c` would read what `b` passes through, but not a clone of it."""
+    graph = parse(f"""
+        a = MatMul() [4] @{DEVICE}
+        b = If(a:0) [4] @{DEVICE}
+        c = Tanh(b:0) [4] @{DEVICE}
+        d = MatMul(c:0) [4] @{DEVICE}
+        e = MatMul(d:0, c:0) [] @{DEVICE}
+        return""")
+    a, b, *others = graph.nodes
+    through = replace(b, same=((0, Value("a", 0)),))
+    problem = problem_of_graph(Graph((a, through, *others), graph.outputs))
+    repeatable = dict(zip(problem.form.names, problem.may_repeat, strict=True))
+    assert not repeatable["c"]
+    assert repeatable["d"]
 
 
 def test_what_is_looked_at_once_stays() -> None:
