@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.graphs import DEVICE
 from tfmem.costs.types import Costs, Lying
+from tfmem.graph.ir import Graph, Value
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.runtime.memory import MIB
@@ -109,6 +110,23 @@ def test_the_peak_of_a_caller_who_passes_new_arguments_is_predicted() -> None:
         peaks[caller] = one.within_apart((16 * MIB,), (), 9).worst_bytes
     assert peaks[Caller.SAME] < peaks[Caller.NEW] == found.usual_bytes
     assert peaks[Caller.NEW] - peaks[Caller.SAME] >= MIB  # `a` has all of the chunk of `x`
+
+
+def test_an_argument_that_a_step_returns_is_held_until_the_next_one_has_ended() -> None:
+    """As what the last step returned, whether it is passed on as it is or through a view."""
+    graph = parse(f"""
+        x = _Arg() [{4 * MIB}] @{DEVICE}
+        y = Identity(x:0) [{4 * MIB}] @{DEVICE}
+        a = MatMul(x:0) [{3 * MIB}] @{DEVICE}
+        b = MatMul(a:0) [1024] @{DEVICE}
+        return b:0""")
+    taken = {}
+    for returned in ("b", "x", "y"):
+        outputs = (*graph.outputs, *([] if returned == "b" else [Value(returned, 0)]))
+        step, steps = step_of(Graph(graph.nodes, outputs), Costs(), Plan(device=DEVICE))
+        step.kinds = (Caller.NEW,)
+        taken[returned] = step.within_apart((64 * MIB,), (), steps).worst_bytes
+    assert taken["x"] == taken["y"] >= taken["b"] + 4 * MIB
 
 
 @pytest.mark.parametrize(

@@ -159,9 +159,7 @@ class EvictionProblem:
         if not self.once.isdisjoint(form.reads[node]):
             return False  # the buffer may be gone by then, and what is made anew has no such view
         if not {form.producer[value] for value in form.reads[node]} <= {*form.predecessors[node]}:
-            return (
-                False  # a clone of what it reads could not be given to it, by another node's edge
-            )
+            return False  # a clone of what it reads could not be given to it through another node
         if self.on_host[node] or not form.may_repeat[node] or form.kind[node] not in (PLAIN, VIEW):
             return False
         return not any(self.is_sent[value] for value in outputs)
