@@ -151,6 +151,21 @@ def test_the_bound_of_a_window_covers_any_order_within_it(
         assert simulate(graph, Costs(), Plan(order=shuffled, device=DEVICE)).peak_bytes <= bound
 
 
+def test_constants_take_no_place_in_a_window() -> None:
+    """No order holds them: `b` may run beside `a`, however many stand between the two."""
+    constants = "\n".join(f"c{i} = Const() [256] @{DEVICE}" for i in range(16))
+    graph = parse(f"""
+        a = MatMul() [4194304] @{DEVICE}
+        s = Sum(a:0) [256] @{DEVICE}
+        {constants}
+        b = MatMul(c0:0) [2097152] @{DEVICE}
+        t = Sum(b:0) [256] @{DEVICE}
+        return s:0, t:0""")
+    order = tuple(node.name for node in graph.nodes)
+    found = simulate(graph, Costs(), Plan(order=order, device=DEVICE, window=4))
+    assert found.peak_bytes < 5 << 20 < 6 << 20 <= found.window_peak_bytes
+
+
 def _shuffled(
     graph: Graph, order: tuple[str, ...], window: int, rng: random.Random
 ) -> tuple[str, ...]:

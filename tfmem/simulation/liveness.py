@@ -122,9 +122,9 @@ def lifetimes(
       granularity: every buffer takes a multiple of this many bytes.
       held: for each position, the copies to the host (indices of `Program.copies`) that have
         landed when it ends; until then each holds its source. Those not named hold to the end.
-      window: how many neighbouring nodes may run out of order. With more than one, a buffer is
-        taken over only if no other reader of it can still be running; where each buffer lies is
-        still that of the strict order.
+      window: how many neighbouring nodes, constants not counted, may run out of order. With more
+        than one, a buffer is taken over only if no other reader of it can still be running; where
+        each buffer lies is still that of the strict order.
     """
     replay = Liveness(program, granularity, window)
     nodes, position = len(program.graph.names), 0
@@ -138,6 +138,7 @@ def lifetimes(
             for copy in held.get(position, ()):
                 replay.release(replay.buffer[program.copies[copy].source])
             replay.position = position = position + 1
+            replay.ordered += program.graph.kind[step] != KEPT
     return replay.finish()
 
 
@@ -145,6 +146,7 @@ class Liveness:
     """The state of a replay: who refers to which buffer, and what has been seen of each.
 
     Attributes:
+      ordered: how many nodes have run that an order holds: all but constants.
       shared: buffers that somebody outside of the program holds, too: nothing takes them over.
     """
 
@@ -153,7 +155,7 @@ class Liveness:
     def __init__(self, program: Program, granularity: int, window: int) -> None:
         self.program, self.graph, self.uses = program, program.graph, program.uses
         self.sizes = [-(-nbytes // granularity) * granularity for nbytes in program.nbytes]
-        self.position, self.window = 0, window
+        self.position, self.ordered, self.window = 0, 0, window
         self.buffer = [-1] * len(self.sizes)  # of each value
         self.variable = [-1] * len(self.graph.variable_nodes)  # buffer of each variable
         self.initial = list(self.variable)  # the same before the step
@@ -225,7 +227,7 @@ class Liveness:
 
     def _disturb(self, reads: Sequence[int], taken: int) -> None:
         for value in reads:
-            self.disturbed[self.buffer[value]] = self.position
+            self.disturbed[self.buffer[value]] = self.ordered
         if taken >= 0:
             del self.disturbed[self.buffer[taken]]
 
@@ -243,7 +245,7 @@ class Liveness:
             buffer = self.buffer[self._now(node, reads, value) if is_changed else value]
             disturbed = self.disturbed.get(buffer, -self.window)
             is_last = self.refs[buffer] == 1 and buffer not in self.shared
-            if is_last and disturbed <= self.position - self.window:
+            if is_last and disturbed <= self.ordered - self.window:
                 break
         else:
             return -1

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfmem.costs.types import Costs
+from tfmem.graph.compact import KEPT
 from tfmem.graph.ir import Graph, Value
 from tfmem.plan import Plan
 from tfmem.simulation import liveness
@@ -254,25 +255,24 @@ def _workspace(steps: Program, costs: Costs, lifetimes: liveness.Lifetimes) -> A
 def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -> Array:
     """Bytes in use at most while each node is the oldest one that has not finished.
 
-    Then every node less than `window` places later may have started, unless it waits for this one:
-    its new buffers and its workspace are added to those of the strict order.
+    Then every node less than `window` places later, constants not counted, may have started, unless
+    it waits for this one: its new buffers and its workspace are added to those of the strict order.
     """
-    steps = lifetimes.program
-    made = np.bincount(
-        lifetimes.start[~lifetimes.on_host],
-        lifetimes.nbytes[~lifetimes.on_host],
-        max(1, len(steps.order)),
-    )
+    steps, here = lifetimes.program, ~lifetimes.on_host
+    count = max(1, len(steps.order))
+    made = np.bincount(lifetimes.start[here], lifetimes.nbytes[here], count)
     scratch = _workspace(steps, costs, lifetimes)
     early = (made + scratch).astype(np.int64).tolist()
     early[:1] = [int(scratch[0])]
     successors, place = steps.graph.successors, {node: i for i, node in enumerate(steps.order)}
     timeline = _timeline(steps, costs, lifetimes).tolist()
+    ordered = [i for i, node in enumerate(steps.order) if steps.graph.kind[node] != KEPT]
+    ends = [*ordered, *[len(steps.order)] * (window + 1)]
     for position, node in enumerate(steps.order):
-        waiting = {node}
-        for other in steps.order[position : position + window]:
+        waiting, end = {node}, ends[bisect_left(ordered, position) + window]
+        for other in steps.order[position:end]:
             if other in waiting:
-                waiting.update(r for r in successors[other] if place.get(r, -1) < position + window)
+                waiting.update(r for r in successors[other] if place.get(r, -1) < end)
             else:
                 timeline[position] += early[place[other]]
     return np.array(timeline, np.int64)
