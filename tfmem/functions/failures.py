@@ -30,6 +30,7 @@ _NAMED = 5
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
+_Raised = TypeVar("_Raised", bound=BaseException)
 
 
 def tells_bugs(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
@@ -225,7 +226,7 @@ def _begun(graph: Graph, failed: Iterable[str], variables: Iterable[str]) -> lis
     return [node.name for node in graph.nodes if node.name in begun]
 
 
-def without_frames(error: BaseException) -> BaseException:
+def without_frames(error: _Raised) -> _Raised:
     """An exception whose frames, which hold tensors, are gone; so are those of its causes."""
     seen: BaseException | None = error
     while seen is not None:

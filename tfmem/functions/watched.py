@@ -336,7 +336,7 @@ class _Step:
         try:
             return plan_devices(entry.captured, requests, self._owner.options)[0]
         except Error as error:
-            return error
+            return without_frames(error)
 
     def _reachable(self, learned: Mapping[str, int], error: Error) -> dict[str, int]:
         """What the plan with the least peak leaves free; nothing if that is not more than now.
@@ -364,7 +364,7 @@ class _Step:
             made = self._owner.renew(self._entry, self._args, self._kwargs, planned)
         except Error as error:
             self._put(replace(self._entry, tenants=layouts.move_in(self._entry)))
-            return error
+            return without_frames(error)
         watch = self._watch if made.watch is None else made.watch
         watch.follow(self._watch)
         self._watch = watch

@@ -32,6 +32,11 @@ def copies(device: str, host: str) -> bool:
     return is_local(device) and is_gpu(device) and host == cpu_of(device)
 
 
+def share_process(one: str, other: str) -> bool:
+    """Whether two devices, by their full names, belong to one process."""
+    return one.rpartition("/device:")[0] == other.rpartition("/device:")[0]
+
+
 def cpu_of(name: str) -> str:
     """Full name of the CPU of the process that a device, by its full name, belongs to."""
     return f"{name.rsplit('/device:', 1)[0]}/device:CPU:0"

@@ -241,6 +241,8 @@ class Liveness:
     def _take_over(self, node: int, reads: Sequence[int]) -> int:
         """Gives the node's output an input's buffer; the output, or -1 if none can be had."""
         output, is_changed = self.graph.taker[node], reads is not self.graph.reads[node]
+        if output in self.program.sent:
+            return -1
         for value in self.graph.takes[node]:
             buffer = self.buffer[self._now(node, reads, value) if is_changed else value]
             disturbed = self.disturbed.get(buffer, -self.window)

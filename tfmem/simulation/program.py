@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tfmem.errors import Error
 from tfmem.graph.clones import with_clones
 from tfmem.graph.compact import HANDLE, Compact
+from tfmem.graph.device_names import share_process
 from tfmem.graph.ir import Graph, Value
 from tfmem.graph.topology import Countdown, first_ready_first
 from tfmem.plan import Plan, Transfer, moved_with
@@ -51,6 +52,8 @@ class Program:
       nbytes: exact size of each value.
       waits: steps of the host and copies that a step waits for.
       is_rewritten: whether the graph is rewritten by the plan, or TensorFlow runs the original.
+      sent: values that are sent to another process. Network cards are to read their buffers, which
+        TensorFlow therefore does not take over from what was not made for them.
     """
 
     graph: Compact
@@ -63,6 +66,7 @@ class Program:
     nbytes: list[int]
     waits: dict[int, list[int]]
     is_rewritten: bool
+    sent: set[int]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -109,6 +113,8 @@ class _Builder:
         self.reads: dict[int, tuple[int, ...]] = {}
         self.waits: dict[int, list[int]] = {}
         self.uses, self.nbytes = self.graph.uses, self.graph.nbytes
+        self.devices = [plan.host if node.name in moved else node.device for node in graph.nodes]
+        self.sent: set[int] = set()
 
     def build(self) -> Program:
         graph = self.graph
@@ -118,7 +124,7 @@ class _Builder:
             self._add_crossings()
         return Program(
             graph, self.order, self._sequence(), self.on_host, self.copies, self.reads, self.uses,
-            self.nbytes, self.waits, not self.plan.is_noop,
+            self.nbytes, self.waits, not self.plan.is_noop, self.sent,
         )  # fmt: skip
 
     def _node(self, name: str, what: str) -> int:
@@ -165,7 +171,7 @@ class _Builder:
                 self._fetch(source, self.graph.number_of(transfer.value), users, trigger)
 
     def _send(self, source: int, transfer: Transfer) -> int:
-        made = self._copy(source, to_host=True)
+        made = self._copy(source, self.plan.host)
         step = len(self.on_host) - 1
         for reader in self.graph.successors[self.graph.producer[source]]:
             if self.on_host[reader]:
@@ -179,7 +185,7 @@ class _Builder:
         return made
 
     def _fetch(self, source: int, original: int, users: Iterable[int], trigger: int) -> None:
-        made = self._copy(source, to_host=False)
+        made = self._copy(source)
         step = len(self.on_host) - 1
         if trigger >= 0:
             self.waits[step].append(trigger)
@@ -188,8 +194,11 @@ class _Builder:
                 value, name = self.graph.value(original), self.graph.names[user]
                 raise Error(f"fetch of {value}: {name} does not read it, or has another copy of it")
 
-    def _copy(self, source: int, *, to_host: bool) -> int:
-        made = len(self.nbytes)
+    def _copy(self, source: int, host: str = "") -> int:
+        """A copy to a host, or from there to the device."""
+        made, to_host = len(self.nbytes), bool(host)
+        if to_host and not share_process(host, self.plan.device):
+            self.sent.add(source)
         self.copies.append(Copy(source, made, to_host))
         self.waits[len(self.on_host)] = [self._maker(source)]
         self.nbytes.append(self.nbytes[source])
@@ -221,7 +230,8 @@ class _Builder:
                 if value >= known or self.on_host[self.graph.producer[value]] == host:
                     continue
                 if (value, host) not in made:
-                    made[value, host] = (self._copy(value, to_host=host), len(self.on_host) - 1)
+                    there = self.devices[node] if host else ""
+                    made[value, host] = (self._copy(value, there), len(self.on_host) - 1)
                 self._rewire(node, value, *made[value, host])
             self._check_variables(node, host)
             before = self.graph.predecessors[node]
