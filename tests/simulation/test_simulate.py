@@ -17,6 +17,7 @@ from tfmem.graph.ir import ARG, Graph, Node, Value
 from tfmem.graph.text import parse
 from tfmem.plan import Fetch, Placement, Plan, Transfer
 from tfmem.planning.order.memory_order import breadth_first
+from tfmem.planning.order.shuffled import shuffled
 from tfmem.simulation.simulate import simulate, step_of
 
 SWAP = parse("""
@@ -147,8 +148,8 @@ def test_the_bound_of_a_window_covers_any_order_within_it(
     strict = simulate(graph, Costs(), Plan(order=plan.order, device=DEVICE))
     assert strict.peak_bytes == strict.window_peak_bytes <= bound
     if not any(node.op == "_Variable" for node in graph.nodes):
-        shuffled = _shuffled(graph, plan.order, window, rng)
-        assert simulate(graph, Costs(), Plan(order=shuffled, device=DEVICE)).peak_bytes <= bound
+        order = shuffled(graph, plan.order, window, seed)
+        assert simulate(graph, Costs(), Plan(order=order, device=DEVICE)).peak_bytes <= bound
 
 
 def test_constants_take_no_place_in_a_window() -> None:
@@ -164,27 +165,6 @@ def test_constants_take_no_place_in_a_window() -> None:
     order = tuple(node.name for node in graph.nodes)
     found = simulate(graph, Costs(), Plan(order=order, device=DEVICE, window=4))
     assert found.peak_bytes < 5 << 20 < 6 << 20 <= found.window_peak_bytes
-
-
-def _shuffled(
-    graph: Graph, order: tuple[str, ...], window: int, rng: random.Random
-) -> tuple[str, ...]:
-    """An order in which each node starts once all those `window` places before it are done."""
-    left = [name for name in order if not graph.by_name[name].is_input]
-    done = {node.name for node in graph.nodes if node.is_input}
-    result: list[str] = []
-    place = {name: i for i, name in enumerate(left)}
-    while left:
-        oldest = place[left[0]]
-        ready = [
-            name
-            for name in left
-            if place[name] < oldest + window and done.issuperset(graph.by_name[name].predecessors)
-        ]
-        result.append(rng.choice(ready))
-        left.remove(result[-1])
-        done.add(result[-1])
-    return tuple(result)
 
 
 def test_an_empty_graph_takes_nothing() -> None:

@@ -153,9 +153,8 @@ def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> R
     """The request with the chunks that its device's allocator has free, and arguments among them.
 
     What it may still take from the system it takes now, as one region, before probes and steps make
-    several of it; where it grows and its limit does not matter, what the budget leaves, and no
-    chunk counts as larger than that. If nothing tells what is free, one chunk of what its limit
-    leaves; none where that does not matter.
+    several of it; where it grows and its limit does not matter, what the budget leaves. If nothing
+    tells what is free, one chunk of what its limit leaves; none where that does not matter.
 
     Args:
       request: for the device.
@@ -196,8 +195,7 @@ def _among_holes(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -
     found = heap.measured(request.device)
     if found is None or sum(found.free) < most:  # it would grow in a step
         return request
-    room = tuple(min(nbytes, most) for nbytes in found.free)
-    return replace(request, room=room, lying=where(found))
+    return replace(request, room=found.free, lying=where(found))
 
 
 def _is_far(limit: int, request: Request) -> bool:

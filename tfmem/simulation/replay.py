@@ -295,8 +295,7 @@ class Replay:
             variables.setdefault(self._sizes[b], deque()).append(b)
         renews = caller is not Caller.SAME
         asked = self._asked_by_who_keeps if renews else self._asked
-        peaks: list[int] = []
-        returned: list[Chunk] = []
+        peaks, returned = list[int](), list[Chunk]()
         seen: dict[Hashable, int] = {}
         for step in range(steps):
             if peaks and not (pool.fits or to_the_end):
@@ -312,8 +311,9 @@ class Replay:
             if renews:
                 pool.release_all(returned)
                 returned = [chunks.pop(number) for number in self._returned]
-                is_early = caller.is_early(step, steps)
-                returned += self._change_arguments(pool, caller, chunks, is_early)
+                returned += self._change_arguments(
+                    pool, caller, chunks, caller.is_early(step, steps)
+                )
             count = len(self._batch) + len(self._taken)
             left = rows[step * count :][:count]
             pool.in_use += sum(row.size for row in left)
