@@ -311,9 +311,8 @@ class Replay:
             if renews:
                 pool.release_all(returned)
                 returned = [chunks.pop(number) for number in self._returned]
-                returned += self._change_arguments(
-                    pool, caller, chunks, caller.is_early(step, steps)
-                )
+                is_early = caller.is_early(step, steps)
+                returned += self._change_arguments(pool, caller, chunks, is_early)
             count = len(self._batch) + len(self._taken)
             left = rows[step * count :][:count]
             pool.in_use += sum(row.size for row in left)
