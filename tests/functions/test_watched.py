@@ -77,6 +77,14 @@ def test_a_step_above_the_budget_has_the_next_planned_again_which_is_kept(
     assert second["events"] == []
 
 
+def test_planning_again_in_vain_keeps_no_batch() -> None:
+    """What is raised while it is planned refers to frames, and these to arguments."""
+    outcome = outcome_of(NO_LIMIT, 97 * MIB, LIE, function="batches_kept")
+    assert outcome.status == "ok", outcome.error + outcome.output
+    assert any("no plan that takes less was found" in event for event in outcome.result["events"])
+    assert outcome.result["kept"] == [False] * 4
+
+
 def test_an_original_above_the_budget_is_planned(plain: dict) -> None:
     budget = 115 * MIB
     assert plain["peak"] > budget

@@ -15,7 +15,7 @@ from tests.support.graphs import DEVICE, graphs, random_graph
 from tests.support.plans import random_order, random_plan
 from tfmem import Error
 from tfmem.costs.types import Costs
-from tfmem.graph.ir import Graph, Value
+from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.text import parse
 from tfmem.plan import Fetch, Placement, Plan, Recomputation, Transfer
 from tfmem.simulation.liveness import lifetimes, owner
@@ -253,3 +253,21 @@ def test_what_a_kernel_passes_to_its_gradient_lives_until_then() -> None:
     again = (Recomputation("y", ("g",)),)
     order = ("x", "y", "z", "u", "y/clone1", "g", "s")
     assert more(order=order, recomputations=again) == [4, 0, 0, 4, 4, 0]
+
+
+@pytest.mark.parametrize(("host", "takes"), [("localhost", 4), ("tfmem_host", 8)])
+def test_what_is_sent_to_another_process_is_not_made_in_place(host: str, takes: int) -> None:
+    """Its buffer is made for network cards, that of `a` is not."""
+    here, there = (f"/job:{job}/replica:0/task:0/device:CPU:0" for job in ("localhost", host))
+    there = there.replace("CPU:0", "CPU:1")
+    graph = Graph(
+        (
+            Node("a", "MatMul", nbytes=(4,), device=here),
+            Node("b", "Tanh", (Value("a"),), nbytes=(4,), device=here),
+            Node("c", "Sum", (Value("b"),), nbytes=(1,), device=here),
+        ),
+        (Value("c"),),
+    )
+    away = Transfer(Value("b"), (Fetch(("c",), ""),))
+    plan = Plan(order=("a", "b", "c"), evictions=(away,), device=here, host=there)
+    assert simulate(graph, COSTS, plan).timeline[1] == takes

@@ -265,6 +265,17 @@ def test_nodes_overtake_one_another_within_the_window_alone(
     assert len(others) > 1 or len(runs) < 2 or _is_chain(graph, runs)
 
 
+def test_a_constant_that_waits_is_not_made_before() -> None:
+    graph = parse(f"""
+        c = Const() [4] @{DEVICE}
+        a = MatMul(c:0) [4] @{DEVICE}
+        d = Const(^a) [4] @{DEVICE}
+        b = MatMul(d:0) [4] @{DEVICE}
+        return b:0""")
+    order = tuple(node.name for node in graph.nodes)
+    assert {shuffled(graph, order, 4, seed) for seed in range(20)} == {order}
+
+
 def _is_chain(graph: Graph, runs: list[str]) -> bool:
     """Whether each node waits for the one before it, directly."""
     return all(a in graph.by_name[b].predecessors for a, b in itertools.pairwise(runs))

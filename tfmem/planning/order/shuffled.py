@@ -12,7 +12,7 @@ from tfmem.graph.ir import Graph
 def shuffled(graph: Graph, order: Sequence[str], window: int, seed: int) -> tuple[str, ...]:
     """An order made at random, in which each node runs once all `window` places before it have run.
 
-    Constants, which no order holds, come first.
+    Constants that wait for nothing, which no order holds, come first.
 
     Args:
       graph: whose nodes they are.
@@ -22,11 +22,13 @@ def shuffled(graph: Graph, order: Sequence[str], window: int, seed: int) -> tupl
     """
     choose, form = random.Random(seed), graph.form
     numbers = [form.number[name] for name in order]
-    is_free = [form.is_input[n] or form.kind[n] == KEPT for n in range(len(form.names))]
-    made = [n for n in numbers if is_free[n]]
-    left = [n for n in numbers if not is_free[n]]
+    done: set[int] = set()
+    for n in numbers:
+        if (form.is_input[n] or form.kind[n] == KEPT) and done.issuperset(form.predecessors[n]):
+            done.add(n)
+    made = [n for n in numbers if n in done]
+    left = [n for n in numbers if n not in done]
     place = {n: i for i, n in enumerate(left)}
-    done = set(made)
     while left:
         beyond = place[left[0]] + window
         ready = [
