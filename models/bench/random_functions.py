@@ -54,6 +54,7 @@ DEEPEST = 14
 
 flags.DEFINE_integer("first", 0, "The first seed.")
 flags.DEFINE_integer("count", 1000, "How many functions.")
+flags.DEFINE_boolean("hold", True, "Whether callers hold batches and outputs until the next.")
 flags.DEFINE_integer("deepest", DEEPEST, "Most ops from the argument to the last value.")
 
 Tensors = list[tf.Tensor]
@@ -61,11 +62,19 @@ Tensors = list[tf.Tensor]
 
 @dataclass
 class Maker:
-    """Makes one function of a seed: always the same ops, whenever it is traced."""
+    """Makes one function of a seed: always the same ops, whenever it is traced.
+
+    Attributes:
+      deepest: most ops on the way from the argument to the last value.
+      elsewhere: another device.
+      is_held: whether its caller holds what a step returns, and its batch, until the next has
+        ended, as a loop does. It is predicted so: one who does not leaves room for mistakes.
+    """
 
     seed: int
     deepest: int = DEEPEST
     elsewhere: str = "CPU:0"
+    is_held: bool = True
     variables: list[tf.Variable] = field(init=False)
     narrow: tf.Variable = field(init=False)
     steps: tf.Variable = field(init=False)
@@ -145,12 +154,12 @@ def noise(*shape: int, seed: int) -> tf.Tensor:
 # One function, and many.
 
 
-def verdict(seed: int, deepest: int, host: str) -> dict[str, Any]:
+def verdict(seed: int, deepest: int, host: str, is_held: bool = True) -> dict[str, Any]:
     """What came of the function of a seed.
 
     Args:
       seed: of the function, its numbers, its budget and what may be done for it.
-      deepest: most ops from its argument to its last value.
+      deepest, is_held: as of `Maker`.
       host: the device of a host process, where some of its nodes run.
 
     Returns:
@@ -158,17 +167,17 @@ def verdict(seed: int, deepest: int, host: str) -> dict[str, Any]:
       "why", what was said.
     """
     try:
-        return {"seed": seed} | _verdict(seed, deepest, host)
+        return {"seed": seed} | _verdict(seed, deepest, host, is_held)
     except tfmem.UnsupportedFunctionError as error:
         return {"seed": seed, "outcome": "unsupported", "why": str(error)}
     except Exception:
         return {"seed": seed, "outcome": "raised", "why": traceback.format_exc()[-2500:]}
 
 
-def _verdict(seed: int, deepest: int, host: str) -> dict[str, Any]:
-    plain = trained(Maker(seed, deepest, host))
+def _verdict(seed: int, deepest: int, host: str, is_held: bool) -> dict[str, Any]:
+    plain = trained(Maker(seed, deepest, host, is_held))
     gc.collect()  # its variables
-    make, choose = Maker(seed, deepest, host), random.Random(seed)
+    make, choose = Maker(seed, deepest, host, is_held), random.Random(seed)
     step, share, techniques = make.function(), choose.random(), choose.choice(TECHNIQUES)
     held, _ = memory.memory_info("CPU:0")
     most = held + plain.taken
@@ -209,7 +218,7 @@ class Trained:
 
 
 def trained(make: Maker, step: Any = None) -> Trained:
-    """Runs steps as most callers do: what one returns, and its batch, are there until the next.
+    """Runs steps, each with a new batch.
 
     Args:
       make: what has the variables.
@@ -223,6 +232,8 @@ def trained(make: Maker, step: Any = None) -> Trained:
         batch = make.batch(number)
         found = step(batch)
         numbers += [np.array(one) for one in tf.nest.flatten(found)]  # else it stays there for good
+        if not make.is_held:
+            del batch, found
     _, peak = memory.memory_info("CPU:0")
     variables = [*make.variables, make.narrow, make.steps]
     return Trained([*numbers, *(np.array(one) for one in variables)], peak, peak - held)
@@ -233,15 +244,17 @@ def distance(expected: list[np.ndarray], found: list[np.ndarray]) -> float:
     return float(np.max([relative_difference(*pair) for pair in zip(expected, found, strict=True)]))
 
 
-def verdicts(first: int, count: int, deepest: int) -> list[dict[str, Any]]:
+def verdicts(first: int, count: int, deepest: int, is_held: bool) -> list[dict[str, Any]]:
     """Those of some seeds, one after the other; for a process of its own."""
     gc.collect()
     gc.freeze()  # tfmem collects for each plan, which takes longer than planning so little
     with tfmem.host_process() as host:
-        return [verdict(seed, deepest, host) for seed in range(first, first + count)]
+        return [verdict(seed, deepest, host, is_held) for seed in range(first, first + count)]
 
 
-def many(first: int, count: int, deepest: int = DEEPEST) -> Iterator[dict[str, Any]]:
+def many(
+    first: int, count: int, deepest: int = DEEPEST, is_held: bool = True
+) -> Iterator[dict[str, Any]]:
     """Those of any number of seeds, in processes whose allocator counts."""
     for start in range(first, first + count, IN_A_PROCESS):
         part = min(IN_A_PROCESS, first + count - start)
@@ -250,6 +263,7 @@ def many(first: int, count: int, deepest: int = DEEPEST) -> Iterator[dict[str, A
             start,
             part,
             deepest,
+            is_held,
             limit_bytes=LIMIT_BYTES,
             timeout=SECONDS,
             environment={store.DIRECTORY: ""},  # what other runs learned of the same seeds
@@ -264,7 +278,8 @@ def many(first: int, count: int, deepest: int = DEEPEST) -> Iterator[dict[str, A
 def main(_: list[str]) -> None:
     """Prints what went wrong, and how many went well."""
     values, counts = flags.FLAGS, Counter[str]()
-    for number, one in enumerate(many(values.first, values.count, values.deepest), 1):
+    found = many(values.first, values.count, values.deepest, values.hold)
+    for number, one in enumerate(found, 1):
         counts[one["outcome"]] += 1
         if one["outcome"] != "kept":
             print(json.dumps(one), flush=True)
