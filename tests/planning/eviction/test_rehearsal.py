@@ -115,21 +115,22 @@ def test_a_stash_does_not_cross() -> None:
         rehearse(problem, 17, SWAP_ONLY)
 
 
-def test_what_reads_through_another_node_is_not_made_again() -> None:
-    """A clone of `c` would read what `b` passes through, but not a clone of it."""
+def test_what_reads_through_another_node_is_made_again_while_that_is_there() -> None:
+    """A clone of `c` reads what `b` passes through, and could not be given a clone of it."""
     graph = parse(f"""
-        a = MatMul() [4] @{DEVICE}
-        b = If(a:0) [4] @{DEVICE}
-        c = Tanh(b:0) [4] @{DEVICE}
-        d = MatMul(c:0) [4] @{DEVICE}
-        e = MatMul(d:0, c:0) [] @{DEVICE}
-        return""")
+        a = MatMul() [8] @{DEVICE}
+        b = StatelessIf(a:0) [8] @{DEVICE}
+        c = Tanh(b:0) [8] @{DEVICE}
+        d = MatMul(c:0) [16] @{DEVICE}
+        e = MatMul(d:0) [1] @{DEVICE}
+        f = MatMul(e:0, c:0) [1] @{DEVICE}
+        return f:0""")
     a, b, *others = graph.nodes
-    through = replace(b, same=((0, Value("a", 0)),))
-    problem = problem_of_graph(Graph((a, through, *others), graph.outputs))
-    repeatable = dict(zip(problem.form.names, problem.may_repeat, strict=True))
-    assert not repeatable["c"]
-    assert repeatable["d"]
+    through = Graph((a, replace(b, same=((0, Value("a", 0)),)), *others), graph.outputs)
+    with pytest.raises(Unreachable):  # `a` is gone when `e` needs the room of `c`
+        rehearse(problem_of_graph(through), 24, Scoring())
+    problem = problem_of_graph(graph)
+    assert "c/clone1" in names(problem, rehearse(problem, 24, Scoring()))
 
 
 def test_what_is_looked_at_once_stays() -> None:

@@ -41,6 +41,8 @@ class EvictionProblem:
       once: views that may not be made again, and views of these.
       unsent: values that no copy may stand for: stashes, which no node gives out, and what comes
         with what a kernel passes to its gradient, which rounds otherwise without it.
+      through: storages that each node reads through another node, which passes them on: it cannot
+        be given a clone, and so runs once more only while they are there.
       may_repeat: whether each node may run once more.
       given: storages that are there as the step begins, and die in it.
     """
@@ -73,7 +75,9 @@ class EvictionProblem:
         crossing = (value for value in self.unsent if self.is_sent[value])
         self.once = self._once()
         viewed = (self.storage[value] for value in self.once)
+        self.through = [self._through(node) for node in range(len(form.names))]
         self.fixed = {*form.pinned, *form.passed.values(), *crossing, *viewed}
+        self.fixed.update(*self.through)
         self.given = [v for v, s in enumerate(self.storage) if s == v and self._is_given(v)]
         self.contents = self._contents()
         self.may_repeat = [self._may_repeat(node) for node in range(len(form.names))]
@@ -152,14 +156,17 @@ class EvictionProblem:
                 found.add(value)
         return found
 
+    def _through(self, node: int) -> set[int]:
+        form, inputs = self.form, self.form.predecessors[node]
+        found = (value for value in form.reads[node] if form.producer[value] not in inputs)
+        return {self.storage[value] for value in found} - {-1}
+
     def _may_repeat(self, node: int) -> bool:
         form, outputs = self.form, self.outputs(node)
         if len(outputs) > 1 and not form.pinned.isdisjoint(outputs):
             return False  # a clone would make anew what somebody still refers to
         if not self.once.isdisjoint(form.reads[node]):
             return False  # the buffer may be gone by then, and what is made anew has no such view
-        if not {form.producer[value] for value in form.reads[node]} <= {*form.predecessors[node]}:
-            return False  # a clone of what it reads could not be given to it through another node
         if self.on_host[node] or not form.may_repeat[node] or form.kind[node] not in (PLAIN, VIEW):
             return False
         return not any(self.is_sent[value] for value in outputs)

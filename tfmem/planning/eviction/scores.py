@@ -122,6 +122,8 @@ class Scores:
                 if state.is_here[source]:
                     kept = self._weighted(state.due(source))
                     longer += problem.size[source] * max(0.0, staleness - kept)
+                elif source in problem.through[node]:
+                    return math.inf, math.inf
                 elif state.storages[source].copy is not None:
                     seconds += self.copies(source) * self.exposed
                 elif component := state.storages[source].component:
