@@ -4,10 +4,10 @@
 
 Each is made of a seed: ops of many kinds on tensors of some hundred kilobytes, branches, loops,
 nested functions, two processes, gradients, variables that are read, updated, assigned one tensor or
-twice. It runs as it is, and then with half of what its steps take beside its variables,
-or more; where that is refused, with a part of what is between that and the least that tfmem names.
-What it returns, what its variables hold after three steps, and the peak that the allocator counted
-are compared.
+twice. It runs as it is, and then with half of what its steps take beside its variables, or more;
+where that is refused, with a part of what is between that and the least that tfmem names. What it
+returns, what its variables hold after three steps, and the peak that the allocator counted are
+compared.
 """
 
 from __future__ import annotations

@@ -64,11 +64,12 @@ class Candidate:
         if self._sure_room != self.room:
             found.append(allocate(self.graph, self.costs, self.plan, room=self._sure_room))
         crosses = self.plan.transfers or self.plan.placements  # where an order has triggers
-        graph = with_clones(self.graph, self.plan.recomputations)
-        for seed in range(SHUFFLED if self.plan.window > 1 and not crosses else 0):
-            order = shuffled(graph, self.plan.order, self.plan.window, seed)
-            plan = replace(self.plan, order=order, window=1)
-            found.append(allocate(self.graph, self.costs, plan, room=self.room))
+        if self.plan.window > 1 and not crosses:
+            graph = with_clones(self.graph, self.plan.recomputations)
+            for seed in range(SHUFFLED):
+                order = shuffled(graph, self.plan.order, self.plan.window, seed)
+                plan = replace(self.plan, order=order, window=1)
+                found.append(allocate(self.graph, self.costs, plan, room=self.room))
         return Allocation(
             max(one.worst_bytes for one in found),
             max(one.usual_bytes for one in found),
