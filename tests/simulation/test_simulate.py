@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import time
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -165,6 +166,18 @@ def test_constants_take_no_place_in_a_window() -> None:
     order = tuple(node.name for node in graph.nodes)
     found = simulate(graph, Costs(), Plan(order=order, device=DEVICE, window=4))
     assert found.peak_bytes < 5 << 20 < 6 << 20 <= found.window_peak_bytes
+
+
+def test_a_view_that_nobody_reads_may_still_hold_what_it_views() -> None:
+    """Within the window `v` may run behind `b`, which then takes nothing over."""
+    graph = parse(f"""
+        a = MatMul() [1024] @{DEVICE}
+        v = Reshape(a:0) [1024] @{DEVICE}
+        b = Relu(a:0) [1024] @{DEVICE}
+        return b:0""")
+    plan = Plan(order=tuple("avb"), device=DEVICE)
+    assert simulate(graph, Costs(), plan).peak_bytes == 1024
+    assert simulate(graph, Costs(), replace(plan, window=2)).window_peak_bytes == 2048
 
 
 def test_an_empty_graph_takes_nothing() -> None:

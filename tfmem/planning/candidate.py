@@ -79,10 +79,11 @@ class Candidate:
 
     @cached_property
     def _glance(self) -> Allocation:
-        """The same in one process, in which nothing ran before: it never shows more."""
-        if self.room is not None:
-            return self._allocation
-        return allocate(self.graph, self.costs, self.plan, count=1)
+        """The same in one process in which nothing ran before, for one caller.
+
+        It never shows more.
+        """
+        return allocate(self.graph, self.costs, self.plan, room=self._sure_room, count=1)
 
     @property
     def _sure_room(self) -> tuple[int, ...] | None:

@@ -6,6 +6,7 @@ at depends on the budget, too (`Candidates.below`).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,8 @@ from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.candidate import Candidate, candidate
 from tfmem.planning.eviction.problem import EvictionProblem
-from tfmem.planning.eviction.rehearsal import Unreachable, rehearse
+from tfmem.planning.eviction.rehearsal import Slower, Unreachable
+from tfmem.planning.eviction.rehearsals import Rehearsals
 from tfmem.planning.eviction.schedule import Schedule
 from tfmem.planning.eviction.scores import Scoring
 from tfmem.planning.eviction.to_plan import plan_of
@@ -120,9 +122,11 @@ class Candidates:
         self.base = [form.number[name] for name in order]
         on_device = [n for n in self.base if not on_host[n] and not form.is_input[n]]
         self.problem = EvictionProblem(form, costs, on_device, on_host)
-        self.unlimited = rehearse(self.problem, math.inf, Scoring())
+        self._rehearsals = Rehearsals(self.problem)
+        self.unlimited = self._rehearsals.under(math.inf, Scoring())
         self._by_limit: dict[int, Candidate | None] = {}
         self._schedules: dict[int, list[Schedule]] = {}
+        self._candidates: dict[tuple[int, int], Candidate] = {}
         self._failed_at: dict[float, int] = {}  # the largest limit that each copy factor failed at
 
     @property
@@ -139,7 +143,8 @@ class Candidates:
     def seconds_within(self, limit: int) -> float:
         """What a step takes under a limit, by the rehearsal's clock with most copies hidden."""
         try:
-            return rehearse(self.problem, limit, Scoring(*SCORINGS[0], MOSTLY_HIDDEN)).seconds
+            scoring = Scoring(*SCORINGS[0], MOSTLY_HIDDEN)
+            return self._rehearsals.under(limit, scoring).seconds
         except Unreachable:
             return math.inf
 
@@ -240,21 +245,20 @@ class Candidates:
         return self._schedules[limit]
 
     def _rehearse(self, limit: int) -> list[Schedule]:
-        best = []
+        found = []
         for factor in self._copy_factors():
             if limit <= self._failed_at.get(factor, -1):
                 continue
-            made = []
+            best: Schedule | None = None
             for scoring in self._scorings(factor):
-                try:
-                    made.append(rehearse(self.problem, limit, scoring))
-                except Unreachable:
-                    continue
-            if made:
-                best.append(min(made, key=lambda one: one.seconds))
+                seconds = best.seconds if best else math.inf
+                with contextlib.suppress(Unreachable, Slower):
+                    best = self._rehearsals.under(limit, scoring, seconds)
+            if best:
+                found.append(best)
             else:
                 self._failed_at[factor] = limit
-        return best
+        return found
 
     def _copy_factors(self) -> tuple[float, ...]:
         if not self.request.host:
@@ -273,6 +277,13 @@ class Candidates:
         return [Scoring(*way, factor) for way in (*SCORINGS, *more)]
 
     def _candidate(self, made: Schedule, limit: int) -> Candidate:
+        """The plan of a schedule; the limit tells only when copies may start."""
+        key = id(made), limit if made.copies else 0
+        if key not in self._candidates:
+            self._candidates[key] = self._made(made, limit)
+        return self._candidates[key]
+
+    def _made(self, made: Schedule, limit: int) -> Candidate:
         plan = plan_of(made, self.problem, self.base, self.away, self.beside, limit)
         plan = replace(plan, device=self.request.device, host=self.request.host)
         if plan.recomputations and not plan.transfers:  # a copy may begin behind an update

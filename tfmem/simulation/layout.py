@@ -23,15 +23,21 @@ on plans of an EfficientNet, a GAN, a transformer at 0.7 to 0.35 of their peak: 
 need up to 1.19 of the bytes in use to be free, with the best of 190 ways 1.15."""
 
 
-def within(step: Replay, room: Sequence[int], steps: int) -> Allocation:
+def within(
+    step: Replay, room: Sequence[int], steps: int, callers: int | None = None
+) -> Allocation:
     """Runs steps where only so many bytes are free, in chunks of these sizes by address.
 
     They fit if `layout` finds a way.
+
+    Args:
+      step, room, steps, callers: as for `Replay.within_apart`.
     """
-    found = _first_fit([(step, steps)], room)
+    found = _first_fit([(step, steps)], room, callers)
     if found is None:
         pieces = (step.piece,) * step.pieces
-        return replace(step.within_apart(room, pieces, steps, to_the_end=True), fits=False)
+        whole = step.within_apart(room, pieces, steps, callers=callers, to_the_end=True)
+        return replace(whole, fits=False)
     _, (allocation,) = found
     return allocation
 
@@ -52,7 +58,7 @@ def layout(plans: Sequence[tuple[Replay, int]], room: Sequence[int]) -> tuple[in
 
 
 def _first_fit(
-    plans: Sequence[tuple[Replay, int]], room: Sequence[int]
+    plans: Sequence[tuple[Replay, int]], room: Sequence[int], callers: int | None = None
 ) -> tuple[tuple[int, ...], list[Allocation]] | None:
     """The first chunks kept apart with which all plans fit, and what each takes then."""
     piece = min(step.piece for step, _ in plans)
@@ -61,7 +67,7 @@ def _first_fit(
     for way in _ways(plans, room, most):
         apart, made = (*pieces, *way), list[Allocation]()
         for step, steps in plans:
-            made.append(step.within_apart(room, apart, steps))
+            made.append(step.within_apart(room, apart, steps, callers=callers))
             if not made[-1].fits:
                 break
         else:

@@ -165,7 +165,7 @@ class Liveness:
         self.owner: list[int] = []
         self.on_host: list[bool] = []
         self.takeovers: dict[int, list[tuple[int, int]]] = {}
-        self.disturbed: dict[int, int] = {}  # where a reader last let go, if not a view of it
+        self.disturbed: dict[int, int] = {}  # where a reader last let go; views that are read none
 
     def make(self, value: int, references: int, host: bool) -> int:
         """A fresh buffer of a value's size."""
@@ -205,7 +205,7 @@ class Liveness:
             buffer = self.buffer[value]
             self.refs[buffer] -= 1
             self.end[buffer] = self.position
-        if self.window > 1 and kind != VIEW:
+        if self.window > 1 and (kind != VIEW or self._is_unread(node)):
             self._disturb(reads, taken)
 
     def _run_on_variable(self, node: int, reads: Sequence[int], host: bool) -> None:
@@ -224,6 +224,10 @@ class Liveness:
     def _now(self, node: int, reads: Sequence[int], value: int) -> int:
         """The value read in place of one of the graph's."""
         return reads[self.graph.reads[node].index(value)]
+
+    def _is_unread(self, node: int) -> bool:
+        """Whether nobody reads what a node makes, and so nobody who does runs behind it."""
+        return not any(self.uses[value] for value in self.graph.outputs[node])
 
     def _disturb(self, reads: Sequence[int], taken: int) -> None:
         for value in reads:

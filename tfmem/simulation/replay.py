@@ -170,7 +170,13 @@ class Replay:
         return most
 
     def within_apart(
-        self, room: Sequence[int], apart: Sequence[int], steps: int, *, to_the_end: bool = False
+        self,
+        room: Sequence[int],
+        apart: Sequence[int],
+        steps: int,
+        *,
+        callers: int | None = None,
+        to_the_end: bool = False,
     ) -> Allocation:
         """Runs steps where only so many bytes are free, some chunks being kept apart.
 
@@ -178,10 +184,11 @@ class Replay:
           room: bytes of each free chunk, by address.
           apart: of each chunk that is taken out of the largest one, pieces for small buffers too.
           steps: how many.
+          callers: kinds of them to replay it for; None for all.
           to_the_end: go on where the room is not enough, to find out how much would be in use.
         """
         pools, peaks, usual = [], [], []
-        for caller, (padding, is_joined) in itertools.product(self.kinds, PLACES):
+        for caller, (padding, is_joined) in itertools.product(self.kinds[:callers], PLACES):
             is_open = caller.is_fed or not (caller is Caller.SAME or self.beginning.is_known)
             if not is_open and (padding, is_joined) != PLACES[0]:
                 continue  # nothing is made where SAME has its arguments

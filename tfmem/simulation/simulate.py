@@ -194,13 +194,13 @@ def allocate(
       room: bytes of each free chunk of the allocator, by address, before the plan is carried out:
         what lives on the device then and is placed on the host leaves a chunk of its own. None if
         the allocator may grow.
-      count: processes in which it is replayed where it grows, fewer for large graphs; None for
-        `PROCESSES`. More never show less.
+      count: processes in which it is replayed where the allocator grows, fewer for large graphs;
+        callers for whom it is where there is room. None for all. More never show less.
     """
     step, rounds, steps = _replay(graph, costs, plan)
     if room is None:
         return step.grown(min(count or PROCESSES, max(1, rounds)), steps)
-    return within(step, _freed(graph, costs, plan, room), steps)
+    return within(step, _freed(graph, costs, plan, room), steps, count)
 
 
 def step_of(graph: Graph, costs: Costs, plan: Plan) -> tuple[Replay, int]:

@@ -29,8 +29,9 @@ The score of a at c: 1 s to bring it back / (4 bytes * 1 s until d) = 0.25.
 What comes out is a schedule whose live bytes keep the limit during every run. What the allocator
 adds (padding, holes) is not counted here: candidates are judged by its replay.
 
-Bounds: the clones of a schedule are at most `MOST_CLONES` times the nodes of the order, else the
-limit counts as out of reach. Each storage that is looked at (evicted, raised, postponed or pinned)
+Bounds: a schedule that is to be faster than another one is given up once it is as far behind the
+plain order as that one at its end; its clones are at most `MOST_CLONES` times the nodes of the order,
+else the limit counts as out of reach. Each storage that is looked at (evicted, raised, postponed or pinned)
 takes one vectorised pass over the queue; its exact score looks at `scores.MOST_SOURCES` storages
 and at the readers of its own.
 """
@@ -53,30 +54,45 @@ EXACT = 1.01
 """Score over its bound in the queue up to which the bound counts as exact. Nearer to 1 finds the
 least score more exactly and looks at more; at 1 itself rounding would raise a bound for ever."""
 
+SLOWER = 1e-12
+"""Part of its seconds by which a schedule has to be faster than another to count as faster: sums of
+the same seconds differ by less."""
+
 
 class Unreachable(Exception):
     """The limit cannot be kept: nothing is left that may leave, or all is computed many times."""
 
 
-def rehearse(problem: EvictionProblem, limit: float, scoring: Scoring) -> Schedule:
+class Slower(Exception):
+    """The limit may be kept, but not in less than the seconds asked for."""
+
+
+def rehearse(
+    problem: EvictionProblem, limit: float, scoring: Scoring, seconds: float = math.inf
+) -> Schedule:
     """Rehearses one step under a memory limit.
 
     Args:
       problem: the graph, its order, its prices.
       limit: most bytes in use at a time; infinite for none.
       scoring: how victims are chosen.
+      seconds: those that it has to take less than, by the schedule's own clock.
 
     Raises:
       Unreachable: the limit cannot be kept.
+      Slower: it takes as long or longer.
     """
-    return _Rehearsal(problem, limit, scoring).run()
+    return _Rehearsal(problem, limit, scoring, seconds).run()
 
 
 class _Rehearsal:
     """One run of a problem's order under a limit."""
 
-    def __init__(self, problem: EvictionProblem, limit: float, scoring: Scoring) -> None:
+    def __init__(
+        self, problem: EvictionProblem, limit: float, scoring: Scoring, seconds: float
+    ) -> None:
         self.problem, self.form, self.limit = problem, problem.form, limit
+        self.most_behind = seconds * (1 - SLOWER) - float(problem.begins[-1])
         self.state = State(problem)
         self.storages, self.is_here = self.state.storages, self.state.is_here
         self.scores = Scores(self.state, scoring)
@@ -257,6 +273,8 @@ class _Rehearsal:
 
     def _run(self, node: int, clone: int) -> None:
         problem, state, made = self.problem, self.state, self.made
+        if state.now - state.due_clock >= self.most_behind:  # it never catches up
+            raise Slower
         outputs = [v for v in problem.outputs(node) if problem.storage[v] == v]
         taken, giver = self._taken_over(node, clone)
         new = sum(problem.size[value] for value in outputs if value != taken)

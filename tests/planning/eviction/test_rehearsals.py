@@ -1,0 +1,80 @@
+"""Rehearsals under many limits: none is made twice, none goes on that is slower than another."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.planning.eviction.test_rehearsal import EXAMPLE, SWAP_ONLY, problem_of, problem_of_graph
+from tests.support.graphs import graphs
+from tfmem.graph.ir import Graph
+from tfmem.planning.eviction import rehearsals
+from tfmem.planning.eviction.problem import EvictionProblem
+from tfmem.planning.eviction.rehearsal import Slower, Unreachable, rehearse
+from tfmem.planning.eviction.rehearsals import Rehearsals
+from tfmem.planning.eviction.schedule import Schedule
+from tfmem.planning.eviction.scores import Scoring
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs, st.integers(0, 10**6))
+def test_they_are_what_each_limit_alone_would_give(graph: Graph, seed: int) -> None:
+    problem, choose = problem_of_graph(graph), random.Random(seed)
+    known = Rehearsals(problem)
+    most = rehearse(problem, math.inf, Scoring()).peak_bytes
+    for _ in range(12):
+        limit = choose.randint(problem.fixed_bytes, most + 1)
+        for scoring in (Scoring(), Scoring(1.0, 0.5), SWAP_ONLY):
+            assert _of(known, limit, scoring) == _alone(problem, limit, scoring)
+
+
+def _of(known: Rehearsals, limit: int, scoring: Scoring) -> Schedule | None:
+    try:
+        return known.under(limit, scoring)
+    except Unreachable:
+        return None
+
+
+def _alone(problem: EvictionProblem, limit: int, scoring: Scoring) -> Schedule | None:
+    try:
+        return rehearse(problem, limit, scoring)
+    except Unreachable:
+        return None
+
+
+def test_what_keeps_a_lower_limit_too_is_not_rehearsed_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = []
+
+    def counted(problem: EvictionProblem, limit: float, *others: object) -> Schedule:
+        limits.append(limit)
+        return rehearse(problem, limit, *others)
+
+    monkeypatch.setattr(rehearsals, "rehearse", counted)
+    known = Rehearsals(problem_of(EXAMPLE))
+    for limit in (11, 10, 9, 8, 11.5, math.inf):
+        assert known.under(limit, Scoring()).peak_bytes == (8 if limit < math.inf else 12)
+    assert limits == [11, 11.5, math.inf]
+
+
+@pytest.mark.parametrize("seconds", [5.0, 4.5])
+def test_one_that_is_slower_than_another_is_given_up(seconds: float) -> None:
+    """At 8 bytes `a` runs twice: five seconds, one behind the plain order."""
+    problem = problem_of(EXAMPLE)
+    assert rehearse(problem, 8, Scoring(), 5.5).seconds == 5.0
+    for known in (Rehearsals(problem), _that_know(problem)):
+        with pytest.raises(Slower):
+            known.under(8, Scoring(), seconds)
+    with pytest.raises(Unreachable):
+        Rehearsals(problem).under(7, Scoring(), seconds)
+
+
+def _that_know(problem: EvictionProblem) -> Rehearsals:
+    known = Rehearsals(problem)
+    assert known.under(8, Scoring()).seconds == 5.0
+    return known

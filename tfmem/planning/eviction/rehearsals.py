@@ -1,0 +1,34 @@
+"""Rehearsals of one problem under many limits, none of them made twice."""
+
+from __future__ import annotations
+
+import math
+
+from tfmem.planning.eviction.problem import EvictionProblem
+from tfmem.planning.eviction.rehearsal import Slower, rehearse
+from tfmem.planning.eviction.schedule import Schedule
+from tfmem.planning.eviction.scores import Scoring
+
+
+class Rehearsals:
+    """The schedules of one problem.
+
+    A limit tells in a rehearsal only where more would be in use. So what was made under one limit
+    is what would be made under any between that and the schedule's peak.
+    """
+
+    def __init__(self, problem: EvictionProblem) -> None:
+        self.problem = problem
+        self._made: dict[Scoring, list[tuple[float, Schedule]]] = {}
+
+    def under(self, limit: float, scoring: Scoring, seconds: float = math.inf) -> Schedule:
+        """As `rehearse`."""
+        known = self._made.setdefault(scoring, [])
+        for most, made in known:
+            if made.peak_bytes <= limit <= most:
+                if made.seconds >= seconds:
+                    raise Slower
+                return made
+        made = rehearse(self.problem, limit, scoring, seconds)
+        known.append((limit, made))
+        return made
