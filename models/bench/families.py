@@ -22,7 +22,7 @@ import dataclasses
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,12 @@ class Families:
         events = observed(case, job, limit, log, self._patience, threading.Event())
         plain = self._losses("plain", case) if budget else None
         found = judged(events, budget, plain, lambda: self._losses("rounding", case))
+        if found["outcome"] == "crashed" and (events.status or 0) < 0:
+            plainly = replace(job, kind="plain")  # TensorFlow itself may end so where it is full
+            other = observed(case, plainly, limit, log, self._patience, threading.Event())
+            if other.status == events.status:
+                reason = f"{found['reason']}, without tfmem too"
+                found |= {"outcome": "no room to build", "reason": reason}
         names = {one.name for one in dataclasses.fields(Row)}
         known = {name: value for name, value in found.items() if name in names}
         return Row(**known, revision=revision())

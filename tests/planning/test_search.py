@@ -37,12 +37,7 @@ from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import run_passes
 from tfmem.plan import Plan
 from tfmem.planning.candidates import Candidates, candidate_sets, least_peak_order
-from tfmem.planning.eviction.problem import EvictionProblem
 from tfmem.planning.eviction.queue import EvictionQueue
-from tfmem.planning.eviction.rehearsal import Slower
-from tfmem.planning.eviction.rehearsals import Rehearsals
-from tfmem.planning.eviction.schedule import Schedule
-from tfmem.planning.eviction.scores import Scoring
 from tfmem.planning.request import TECHNIQUES, Decision, Request
 from tfmem.planning.search import choose
 from tfmem.simulation.callers import with_bodies
@@ -174,29 +169,6 @@ def test_a_placement_that_reaches_no_less_is_not_searched() -> None:
     bounded = [one.simulation.peak_bytes for one in found.towards_least(below=2 * least)]
     assert max(bounded) <= 2 * least
     assert min(bounded) == least
-
-
-def test_what_a_limit_rules_out_is_not_tried_below_it() -> None:
-    outcomes: dict[tuple[int, float], dict[int, bool]] = {}
-
-    under = Rehearsals.under
-
-    def watched(self: Rehearsals, limit: float, scoring: Scoring, *seconds: float) -> Schedule:
-        tried = outcomes.setdefault((id(self), scoring.copy_factor), {})
-        assert all(known or limit >= other for other, known in tried.items())
-        tried.setdefault(limit, False)
-        try:
-            made = under(self, limit, scoring, *seconds)
-        except Slower:  # than another that keeps it
-            assert tried[limit]
-            raise
-        tried[limit] = True
-        return made
-
-    graph = unet(8, 1 << 16)
-    with mock.patch.object(Rehearsals, "under", watched), pytest.raises(BudgetError):
-        plan(graph, 1, host=HOST, techniques=frozenset(TECHNIQUES))
-    assert any(not all(tried.values()) for tried in outcomes.values())
 
 
 def test_a_graph_is_searched_once_for_bodies_that_cost_the_same() -> None:

@@ -15,7 +15,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfmem.bridge import by_rows, datasets, graphdefs, grappler, kernels, lines, reads, sums
+from tfmem.bridge import (
+    by_rows,
+    datasets,
+    graphdefs,
+    grappler,
+    kernels,
+    lines,
+    norms,
+    reads,
+    sums,
+)
 from tfmem.bridge.compiled import is_compiled
 from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
@@ -207,6 +217,7 @@ def _nodes_of(
     """
     graph_def = grappler.optimize(concrete, inputs, places, device)
     sums.split(graph_def, _SUMMED)
+    norms.take_apart(graph_def, inputs)
     _refuse_old_loops(graph_def, concrete)
     names = [op.name for op in concrete.graph.get_operations()]
     kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}

@@ -23,9 +23,7 @@ on plans of an EfficientNet, a GAN, a transformer at 0.7 to 0.35 of their peak: 
 need up to 1.19 of the bytes in use to be free, with the best of 190 ways 1.15."""
 
 
-def within(
-    step: Replay, room: Sequence[int], steps: int, callers: int | None = None
-) -> Allocation:
+def within(step: Replay, room: Sequence[int], steps: int, callers: int | None = None) -> Allocation:
     """Runs steps where only so many bytes are free, in chunks of these sizes by address.
 
     They fit if `layout` finds a way.

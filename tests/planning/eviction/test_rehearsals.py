@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planning.eviction.test_rehearsal import EXAMPLE, SWAP_ONLY, problem_of, problem_of_graph
-from tests.support.graphs import graphs
+from tests.support.graphs import DEVICE, HOST, graphs, unet
+from tfmem.costs.static import static_costs
+from tfmem.errors import BudgetError
 from tfmem.graph.ir import Graph
 from tfmem.planning.eviction import rehearsals
 from tfmem.planning.eviction.problem import EvictionProblem
@@ -18,6 +20,8 @@ from tfmem.planning.eviction.rehearsal import Slower, Unreachable, rehearse
 from tfmem.planning.eviction.rehearsals import Rehearsals
 from tfmem.planning.eviction.schedule import Schedule
 from tfmem.planning.eviction.scores import Scoring
+from tfmem.planning.request import TECHNIQUES, Request
+from tfmem.planning.search import choose
 
 
 @settings(max_examples=60, deadline=None)
@@ -78,3 +82,28 @@ def _that_know(problem: EvictionProblem) -> Rehearsals:
     known = Rehearsals(problem)
     assert known.under(8, Scoring()).seconds == 5.0
     return known
+
+
+def test_what_a_limit_rules_out_is_not_tried_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes: dict[tuple[int, float], dict[float, bool]] = {}
+    under = Rehearsals.under
+
+    def watched(self: Rehearsals, limit: float, scoring: Scoring, *seconds: float) -> Schedule:
+        tried = outcomes.setdefault((id(self), scoring.copy_factor), {})
+        assert all(known or limit >= other for other, known in tried.items())
+        tried.setdefault(limit, False)
+        try:
+            made = under(self, limit, scoring, *seconds)
+        except Slower:  # than another that keeps it
+            assert tried[limit]
+            raise
+        tried[limit] = True
+        return made
+
+    monkeypatch.setattr(Rehearsals, "under", watched)
+    graph = unet(8, 1 << 16)
+    costs = static_costs(graph, flops={}, device=DEVICE)
+    request = Request(device=DEVICE, host=HOST, budget=1, techniques=frozenset(TECHNIQUES))
+    with pytest.raises(BudgetError):
+        choose(graph, costs, request)
+    assert any(not all(tried.values()) for tried in outcomes.values())

@@ -30,10 +30,10 @@ What comes out is a schedule whose live bytes keep the limit during every run. W
 adds (padding, holes) is not counted here: candidates are judged by its replay.
 
 Bounds: a schedule that is to be faster than another one is given up once it is as far behind the
-plain order as that one at its end; its clones are at most `MOST_CLONES` times the nodes of the order,
-else the limit counts as out of reach. Each storage that is looked at (evicted, raised, postponed or pinned)
-takes one vectorised pass over the queue; its exact score looks at `scores.MOST_SOURCES` storages
-and at the readers of its own.
+plain order as that one at its end; its clones are at most `MOST_CLONES` times the nodes of the
+order, else the limit counts as out of reach. Each storage that is looked at (evicted, raised,
+postponed or pinned) takes one vectorised pass over the queue; its exact score looks at
+`scores.MOST_SOURCES` storages and at the readers of its own.
 """
 
 from __future__ import annotations
