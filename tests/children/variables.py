@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+import time
 from typing import Any
 
 import tfmem
@@ -144,6 +145,21 @@ def all_or_nothing() -> dict[str, Any]:
         facts["kept_dead"] = kept(several)
         facts["unknown"] = raised(lambda: variables.move_variables(several, "GPU:7"))
     return facts
+
+
+def scattered() -> dict[str, Any]:
+    """Variables that began with one buffer, where no chunk has room for a second of the largest."""
+    import tensorflow as tf
+
+    begin, little = tf.ones([4 * MIB]), tf.ones([MIB // 16])
+    large, small = ([tf.Variable(one) for _ in range(6)] for one in (begin, little))
+    del begin, little
+    limit = memory.device_limit(devices.full_name("CPU:0")) or 0
+    several = [tf.zeros([2 * MIB]) for _ in range((limit - used()) // (8 * MIB))]
+    del several[::2]
+    before, start = used(), time.monotonic()
+    variables.unshare([*large, *small], devices.full_name("CPU:0"))
+    return {"seconds": time.monotonic() - start, "bytes": used() - before, "free": limit - before}
 
 
 def shared() -> dict[str, Any]:

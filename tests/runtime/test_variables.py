@@ -141,3 +141,11 @@ def test_variables_that_share_a_buffer_get_one_each_where_there_is_room() -> Non
     assert updated == pytest.approx(after, abs=MIB)
     assert facts["read"] == [0, pytest.approx(16 * MIB, abs=MIB // 2)]
     assert facts["values"] == [True, 32 * MIB]
+
+
+def test_no_time_is_lost_where_what_is_free_is_too_scattered_for_a_buffer_of_its_own() -> None:
+    """TensorFlow looks for it for ten seconds."""
+    facts = run("scattered", 200)
+    assert facts["free"] > 5 * 16 * MIB
+    assert facts["bytes"] == pytest.approx(5 * MIB // 4, abs=MIB // 4)
+    assert facts["seconds"] < 5

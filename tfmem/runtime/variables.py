@@ -12,6 +12,7 @@ nobody looks. That is why a move also gives every live function the new handle.
 from __future__ import annotations
 
 import contextlib
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -20,7 +21,7 @@ from typing import Any
 from tfmem.bridge import handles
 from tfmem.errors import Error
 from tfmem.graph import device_names
-from tfmem.runtime import chunks, devices, memory
+from tfmem.runtime import chunks, devices, heap, memory
 from tfmem.runtime import host as host_module
 from tfmem.runtime.locks import SharedLock, uninterrupted
 
@@ -188,17 +189,34 @@ def unshare(variables: Iterable[Any], device: str) -> None:
     NumPy's memory, where nothing counts them.
 
     Nothing is done where the allocator keeps no statistics, nor for a variable that is not
-    initialised, of a type that the device does not copy, or so large that there might be no room
-    for a second one.
+    initialised, of a type that the device does not copy, or so large that there is no room for a
+    second one: TensorFlow looks for it for ten seconds, for each variable anew.
     """
+    here = [one for one in variables if one.device == device]
+    try:
+        in_use, _ = memory.memory_info(device)
+    except Error:
+        return
     limit = memory.device_limit(device)
-    for variable in (one for one in variables if one.device == device):
-        try:
-            in_use, _ = memory.memory_info(device)
-        except Error:
-            return
-        if limit is None or in_use + 2 * handles.nbytes(variable) <= limit:
-            _copy_buffer(variable)
+    if limit is not None and in_use + 2 * sum(map(handles.nbytes, here)) > limit:
+        here = _with_room(here, device)
+    for variable in here:
+        _copy_buffer(variable)
+
+
+def _with_room(variables: Iterable[Any], device: str) -> list[Any]:
+    """Those for each of which there is a free chunk beside the others', the first ones first."""
+    found = heap.measured(device)
+    if found is None:
+        return []
+    free, chosen = sorted((*found.free, found.unclaimed)), []
+    for variable in variables:
+        nbytes = handles.nbytes(variable)
+        if (place := bisect_left(free, max(1, nbytes))) < len(free):
+            chunk = free.pop(place)
+            insort(free, chunk - nbytes if chunk >= 2 * nbytes else 0)
+            chosen.append(variable)
+    return chosen
 
 
 def missing_bytes(variables: Iterable[Any], device: str) -> tuple[int, ...]:
