@@ -7,6 +7,7 @@ from tfmem.costs.types import Costs
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.planning.candidate import candidate
+from tfmem.planning.request import Request
 from tfmem.runtime.memory import MIB
 
 
@@ -19,6 +20,6 @@ def test_what_is_kept_back_does_not_hide_the_chunk_that_a_buffer_takes() -> None
     room = (9 * MIB, 8 * MIB - 1024)
     for window in (1, 2):
         plan = Plan(order=("a", "b"), window=window, device=DEVICE)
-        found = candidate(graph, Costs(), plan, room)
+        found = candidate(graph, Costs(), plan, Request(device=DEVICE, room=room))
         assert found.fits
         assert 7 * MIB < found.worst_bytes < 9 * MIB

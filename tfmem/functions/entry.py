@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,6 +36,18 @@ class Planned:
     def plan(self) -> Plan:
         """The plan that was decided on."""
         return self.decision.plan
+
+    @property
+    def most_bytes(self) -> float:
+        """Bytes that its steps may have in use at most, whichever nodes of a window run together.
+
+        What others hold counts besides, and what was not foreseen.
+        """
+        asked, after = self.request, self.decision.after
+        if not asked.budget:
+            return math.inf
+        beside = asked.bytes_beside + asked.bytes_unforeseen
+        return asked.budget - beside - (after.window_peak_bytes - after.peak_bytes)
 
     @property
     def is_fed(self) -> bool:

@@ -129,7 +129,7 @@ class Layouts:
             self._share(others)
             return None
         charged = charge(one.graph, one.costs, captured.bodies, plan.bodies, plan.device)
-        step, steps = step_of(one.graph, charged, plan)
+        step, steps = step_of(one.graph, charged, plan, one.most_bytes)
         tenant = Tenant(entry.name, plan.device, (step.at(()), steps))
         keep(tenant, captured, held)
         if one.costs.fed is not None:
@@ -149,7 +149,7 @@ class Layouts:
     def _share(self, others: Sequence[Tenant], first: Callable[[Heap], Step] | None = None) -> bool:
         """Leaves free memory as it is if a plan fits; finds out which others still do."""
         found = heap.measured(others[0].device) if others else None
-        if found is None or (first and not _fits(first(found), found.free, ())):
+        if found is None or (first and not _fits(first(found), found.free, (), is_new=True)):
             return False
         for other in others:
             other.is_fit &= _fits(other.step, found.free, ())
@@ -189,6 +189,8 @@ class Layouts:
 layouts = Layouts()
 
 
-def _fits(step: Step, free: Sequence[int], apart: Sequence[int]) -> bool:
+def _fits(step: Step, free: Sequence[int], apart: Sequence[int], is_new: bool = False) -> bool:
+    """Whether a step finds room, one that is new with no more padding than its budget allows."""
     replay, steps = step
-    return replay.within_apart(free, apart, steps).fits
+    found = replay.within_apart(free, apart, steps)
+    return found.fits and not (is_new and found.worst_bytes > replay.most)

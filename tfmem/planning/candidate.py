@@ -11,6 +11,7 @@ from tfmem.graph.clones import with_clones
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.order.shuffled import shuffled
+from tfmem.planning.request import Request
 from tfmem.simulation.allocation import Allocation
 from tfmem.simulation.simulate import Simulation, allocate, simulate
 
@@ -46,6 +47,7 @@ class Candidate:
       plan: the plan, its own predictions not filled in.
       simulation: of the plan.
       room: bytes of each free chunk of the allocator; None if it may grow.
+      budget: bytes for which chunks are kept apart.
     """
 
     graph: Graph
@@ -53,6 +55,7 @@ class Candidate:
     plan: Plan
     simulation: Simulation
     room: tuple[int, ...] | None
+    budget: float = math.inf
 
     @cached_property
     def _allocation(self) -> Allocation:
@@ -60,16 +63,16 @@ class Candidate:
 
         What nodes add that overtake one another is counted besides: here it is where buffers lie.
         """
-        found = [allocate(self.graph, self.costs, self.plan, room=self.room)]
+        found = [self._allocated(self.plan, self.room)]
         if self._sure_room != self.room:
-            found.append(allocate(self.graph, self.costs, self.plan, room=self._sure_room))
+            found.append(self._allocated(self.plan, self._sure_room))
         crosses = self.plan.transfers or self.plan.placements  # where an order has triggers
         if self.plan.window > 1 and not crosses:
             graph = with_clones(self.graph, self.plan.recomputations)
             for seed in range(SHUFFLED):
                 order = shuffled(graph, self.plan.order, self.plan.window, seed)
                 plan = replace(self.plan, order=order, window=1)
-                found.append(allocate(self.graph, self.costs, plan, room=self.room))
+                found.append(self._allocated(plan, self.room))
         return Allocation(
             max(one.worst_bytes for one in found),
             max(one.usual_bytes for one in found),
@@ -83,7 +86,15 @@ class Candidate:
 
         It never shows more.
         """
-        return allocate(self.graph, self.costs, self.plan, room=self._sure_room, count=1)
+        return self._allocated(self.plan, self._sure_room, 1)
+
+    def _allocated(
+        self, plan: Plan, room: tuple[int, ...] | None, count: int | None = None
+    ) -> Allocation:
+        """A plan of this graph in the allocator, in as much of the budget as can be had."""
+        is_within = self.simulation.window_peak_bytes <= self.budget
+        most = self.budget - self.loose_bytes if is_within else math.inf
+        return allocate(self.graph, self.costs, plan, room=room, most=most, count=count)
 
     @property
     def _sure_room(self) -> tuple[int, ...] | None:
@@ -174,9 +185,10 @@ class Candidate:
         return math.fsum(self.costs.seconds.get(name, 0.0) for name in runs)
 
 
-def candidate(graph: Graph, costs: Costs, plan: Plan, room: tuple[int, ...] | None) -> Candidate:
-    """A plan with its simulation, for an allocator with these free chunks; None if it may grow."""
-    return Candidate(graph, costs, plan, simulate(graph, costs, plan), room)
+def candidate(graph: Graph, costs: Costs, plan: Plan, request: Request) -> Candidate:
+    """A plan with its simulation, for the budget and the free chunks of a request."""
+    simulation, budget = simulate(graph, costs, plan), request.budget or math.inf
+    return Candidate(graph, costs, plan, simulation, request.room, budget)
 
 
 def capacity(graph: Graph, costs: Costs, plan: Plan, room: tuple[int, ...] | None) -> float:

@@ -289,7 +289,7 @@ class Candidates:
         if plan.recomputations and not plan.transfers:  # a copy may begin behind an update
             cloned = with_clones(self.graph, plan.recomputations)
             plan = replace(plan, order=updates_after_reads(cloned, plan.order))
-        return candidate(self.graph, self.costs, plan, self.request.room)
+        return candidate(self.graph, self.costs, plan, self.request)
 
 
 def least_peak_order(graph: Graph, costs: Costs, request: Request) -> tuple[str, ...]:

@@ -159,7 +159,7 @@ def judge(
 def _judged(graph: Graph, costs: Costs, request: Request, plan: Plan, before: Original) -> Decision:
     if plan.is_noop:
         return unchanged(before, request, plan.reason)
-    return decision(candidate(graph, costs, plan, request.room), before, request)
+    return decision(candidate(graph, costs, plan, request), before, request)
 
 
 def _check_body(one: BodyPlan, costs: Costs, request: Request, bodies: Bodies) -> None:

@@ -166,7 +166,7 @@ def _loosened(
     window = widest_window(graph, costs, plan)
     if window == 1:
         return found
-    loose = candidate(graph, costs, replace(plan, window=window), request.room)
+    loose = candidate(graph, costs, replace(plan, window=window), request)
     return loose if loose.keeps(request.budget or math.inf) else found
 
 
@@ -230,5 +230,5 @@ def _policies(
                 host=request.host,
                 techniques=frozenset(level),
             )
-            plans.append(candidate(graph, costs, replace(plan, order=least_peak), request.room))
+            plans.append(candidate(graph, costs, replace(plan, order=least_peak), request))
     return plans

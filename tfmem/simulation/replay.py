@@ -15,6 +15,7 @@ An allocator that grows without a limit is replayed in several processes, each w
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -36,8 +37,7 @@ from tfmem.simulation.requests import on_device, parts_of, requests
 # `python -m models.bench.constants` (docs/measured/constants.md).
 
 LARGE_HOLES = 6
-"""Large holes that what ran before has left, in all growing allocators but the first. More predict
-more padding. Would change if real layouts were recorded."""
+"""Large holes that what ran before left in all growing allocators but the first. More pad more."""
 
 SMALL_HOLES, SMALL_HOLE_SIZES = 16, tuple(GRAIN << shift for shift in range(7))
 """Small holes of each size (bytes) that building a model leaves. Without them small tensors break
@@ -48,8 +48,7 @@ PIECE = SMALL
 small. Scratch that no replay foresaw was 34 KB at most. Larger pieces waste more of the limit."""
 
 ALIKE = 0.85
-"""Sizes within this factor count as one where large chunks are kept apart. Nearer to 1 tries more
-ways that differ little."""
+"""Sizes within this factor count as one where chunks are kept apart. Nearer to 1 tries more."""
 
 PLACES = ((1.0, True), (1.5, False))
 """How the first arguments may lie where nothing tells: by how much their chunks are larger than
@@ -78,6 +77,7 @@ class Replay:
       ahead: bytes of each large argument that is made while the step before runs.
       rows: bytes of each large row that these are made from, and of those that pipelines keep;
         a step leaves their chunks alone.
+      most: bytes that are to be in use at most, if chunks can be kept apart so.
       piece: bytes of the chunks that small buffers are served from. Rows that would take one each
         do not fit: they would fill all of them, as holes where rows were join to larger chunks.
     """
@@ -92,6 +92,7 @@ class Replay:
         lying: Sequence[Lying] = (),
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
+        self.most = math.inf
         self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
         sizes = self._sizes = lifetimes.nbytes.tolist()
         pairs = lifetimes.variables

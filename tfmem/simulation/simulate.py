@@ -33,8 +33,7 @@ Array = npt.NDArray[np.int64]
 # Constants; what others do to predictions is measured by `python -m models.bench.constants`.
 
 LEAST_STEPS, MOST_STEPS = 5, 20
-"""Steps replayed in each allocator: its padding settles only after some. More find worse steps and
-take proportionally longer."""
+"""Steps replayed in each allocator: its padding settles only after some. More take longer."""
 
 EVENTS = 100_000
 """Nodes times steps, and nodes times processes, of one replay: bounds its time in large graphs."""
@@ -180,6 +179,7 @@ def allocate(
     plan: Plan,
     *,
     room: Sequence[int] | None = None,
+    most: float = math.inf,
     count: int | None = None,
 ) -> Allocation:
     """A plan replayed in TensorFlow's allocator: `simulate`'s peak plus the padding of chunks.
@@ -194,27 +194,28 @@ def allocate(
       room: bytes of each free chunk of the allocator, by address, before the plan is carried out:
         what lives on the device then and is placed on the host leaves a chunk of its own. None if
         the allocator may grow.
+      most: bytes in use for which chunks are kept apart, if they can be.
       count: processes in which it is replayed where the allocator grows, fewer for large graphs;
         callers for whom it is where there is room. None for all. More never show less.
     """
-    step, rounds, steps = _replay(graph, costs, plan)
+    step, rounds, steps = _replay(graph, costs, plan, most)
     if room is None:
         return step.grown(min(count or PROCESSES, max(1, rounds)), steps)
     return within(step, _freed(graph, costs, plan, room), steps, count)
 
 
-def step_of(graph: Graph, costs: Costs, plan: Plan) -> tuple[Replay, int]:
+def step_of(graph: Graph, costs: Costs, plan: Plan, most: float = math.inf) -> tuple[Replay, int]:
     """A plan's step, to be replayed in allocators, and how many times.
 
     Arguments are those of `allocate`.
     """
-    step, _, steps = _replay(graph, costs, plan)
+    step, _, steps = _replay(graph, costs, plan, most)
     return step, steps
 
 
 def asked(graph: Graph, costs: Costs, plan: Plan) -> list[tuple[str, int]]:
     """What a step, but the first, asks the device's allocator for: node and bytes, in order."""
-    return _replay(graph, costs, plan)[0].asked()
+    return step_of(graph, costs, plan)[0].asked()
 
 
 def _freed(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple[int, ...]:
@@ -224,13 +225,14 @@ def _freed(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple
     return *freed, *room
 
 
-def _replay(graph: Graph, costs: Costs, plan: Plan) -> tuple[Replay, int, int]:
+def _replay(graph: Graph, costs: Costs, plan: Plan, most: float) -> tuple[Replay, int, int]:
     """A plan's step, to be replayed; in how many processes at most, and how many times."""
     steps, _, lifetimes = _replayed(graph, costs, plan)
     rounds = EVENTS // max(1, len(steps.order))
     times = max(LEAST_STEPS, min(MOST_STEPS, rounds))
     buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
     step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
+    step.most = most
     return step, rounds, times
 
 
