@@ -83,9 +83,12 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         "PIECE": (2**15, 2**17),
         "SPARE_PIECES": (0, 32),
         "SPARE": (0.0, 1.0),
-        "ALIKE": (0.7, 0.95),
     },
-    "tfmem.simulation.layout": {"LEAST_SLOT": (1 / 1000, 1 / 50), "MOST_WAYS": (1, 190)},
+    "tfmem.simulation.layout": {
+        "LEAST_SLOT": (1 / 1000, 1 / 50),
+        "ALIKE": (0.7, 0.95),
+        "MOST_WAYS": (1, 190),
+    },
     "tfmem.simulation.simulate": {
         "PROCESSES": (1, 16),
         "MOST_STEPS": (5, 40),

@@ -164,7 +164,7 @@ def verdict(seed: int, deepest: int, host: str, is_held: bool = True) -> dict[st
 
     Returns:
       "outcome": "kept", "refused", or what went wrong; "budget", "peak" and "predicted" in bytes;
-      "why", what was said.
+      "why", what was said; "window" and "crossings" of the plan.
     """
     try:
         return {"seed": seed} | _verdict(seed, deepest, host, is_held)
@@ -192,10 +192,11 @@ def _verdict(seed: int, deepest: int, host: str, is_held: bool) -> dict[str, Any
                 return {"outcome": "refused", "budget": budget, "why": str(error)[:300]}
             least = error.least_bytes or 0
             budget = int(1.01 * least + share * max(0, most - least)) + 2**14
-    predicted = optimized.plans[0].peak_bytes
+    (plan,) = optimized.plans
     planned = trained(make, optimized)
     events = [event for report in optimized.reports() for event in report.events]
-    found = {"budget": budget, "peak": planned.peak, "predicted": predicted, "events": events}
+    found = {"budget": budget, "peak": planned.peak, "predicted": plan.peak_bytes, "events": events}
+    found |= {"window": plan.window, "crossings": len(plan.transfers)}
     off = distance(plain.numbers, planned.numbers)
     if not off <= TOLERANCE:  # nor is what is no number
         return found | {"outcome": "wrong", "why": f"off by {off:.2g}"}

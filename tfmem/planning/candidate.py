@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tfmem.costs.types import Costs
-from tfmem.graph.clones import with_clones
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
-from tfmem.planning.order.shuffled import shuffled
 from tfmem.planning.request import Request
 from tfmem.simulation.allocation import Allocation
 from tfmem.simulation.simulate import Simulation, allocate, simulate
@@ -26,10 +24,6 @@ FILLED_IN_ANY_ORDER = 0.75
 one order alone. More runs more plans faster, and more originals as they are. Measured: two networks
 were out of memory in their first step with a sixth of the limit free; originals took up to 1.14
 times what is in use at most (of 50 cases of the wild suite)."""
-
-SHUFFLED = 2
-"""Orders made at random that a plan is replayed in whose nodes may overtake one another. More find
-more ways in which buffers come to lie, and plan longer."""
 
 FIRST_MORE, HALVINGS = 64, 3
 """The part of a plan's peak by which the room is first made larger, and then twice as much each
@@ -59,20 +53,10 @@ class Candidate:
 
     @cached_property
     def _allocation(self) -> Allocation:
-        """What it takes in the room as it is and in less of it, in some of the orders it may have.
-
-        What nodes add that overtake one another is counted besides: here it is where buffers lie.
-        """
+        """What it takes in the room as it is and in less of it."""
         found = [self._allocated(self.plan, self.room)]
         if self._sure_room != self.room:
             found.append(self._allocated(self.plan, self._sure_room))
-        crosses = self.plan.transfers or self.plan.placements  # where an order has triggers
-        if self.plan.window > 1 and not crosses:
-            graph = with_clones(self.graph, self.plan.recomputations)
-            for seed in range(SHUFFLED):
-                order = shuffled(graph, self.plan.order, self.plan.window, seed)
-                plan = replace(self.plan, order=order, window=1)
-                found.append(self._allocated(plan, self.room))
         return Allocation(
             max(one.worst_bytes for one in found),
             max(one.usual_bytes for one in found),

@@ -13,12 +13,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tfmem.costs.types import GRAIN, HOLE, WALLS
+from tfmem.costs.types import GRAIN, HOLE, WALLS, Requests
 from tfmem.simulation.allocation import Allocation
 from tfmem.simulation.replay import Replay
 
 LEAST_SLOT = 1 / 200
 """Of the free bytes, the least buffers that chunks are kept apart for. Less tries more ways."""
+
+ALIKE = 0.85
+"""Sizes within this factor count as one where chunks are kept apart. Nearer to 1 tries more."""
 
 MOST_WAYS = 48
 """Ways to keep chunks apart that are tried. More find room for more plans, and take longer. Found
@@ -102,10 +105,33 @@ def _ways(
                 yield way
 
 
+def _most_alive(asked: Requests) -> dict[int, int]:
+    """How many buffers of each size are alive at a time at most, the largest sizes first.
+
+    Sizes that are alike count as the largest of them.
+    """
+    classes: list[int] = []
+    class_of: dict[int, int] = {}
+    for size in sorted({nbytes for _, nbytes in asked if nbytes > 0}, reverse=True):
+        if not classes or size < ALIKE * classes[-1]:
+            classes.append(size)
+        class_of[size] = classes[-1]
+    alive, most = dict.fromkeys(classes, 0), dict.fromkeys(classes, 0)
+    held: dict[int, int] = {}
+    for number, nbytes in asked:
+        if nbytes > 0:
+            held[number] = size = class_of[nbytes]
+            alive[size] += 1
+            most[size] = max(most[size], alive[size])
+        elif number in held:
+            alive[held.pop(number)] -= 1
+    return most
+
+
 def _all_ways(step: Replay, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Nothing apart, some chunks of one size, some of each of two sizes; the largest first."""
     yield ()
-    alive = step.most_alive
+    alive = _most_alive(step.requests)
     sizes = [size for size in alive if size >= LEAST_SLOT * sum(room)]
     several = [1, 2, 3, 4, 5, 6]
     for count, size in itertools.product(several, sizes[:6]):

@@ -32,6 +32,7 @@ from tfmem.simulation.beginning import Beginning, next_one
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.requests import on_device, parts_of, requests
+from tfmem.simulation.shuffled import in_order
 
 # Constants of the replay; what others do to predictions is measured by
 # `python -m models.bench.constants` (docs/measured/constants.md).
@@ -46,9 +47,6 @@ up large free chunks more than was measured: a ResNet-50 was predicted 3 % too h
 PIECE = SMALL
 """Bytes of the chunks that small buffers are served from, and of the largest buffers that count as
 small. Scratch that no replay foresaw was 34 KB at most. Larger pieces waste more of the limit."""
-
-ALIKE = 0.85
-"""Sizes within this factor count as one where chunks are kept apart. Nearer to 1 tries more."""
 
 PLACES = ((1.0, True), (1.5, False))
 """How the first arguments may lie where nothing tells: by how much their chunks are larger than
@@ -78,6 +76,7 @@ class Replay:
       rows: bytes of each large row that these are made from, and of those that pipelines keep;
         a step leaves their chunks alone.
       most: bytes that are to be in use at most, if chunks can be kept apart so.
+      orders: of the positions, which steps take turns with; none for the one that is told.
       piece: bytes of the chunks that small buffers are served from. Rows that would take one each
         do not fit: they would fill all of them, as holes where rows were join to larger chunks.
     """
@@ -92,7 +91,7 @@ class Replay:
         lying: Sequence[Lying] = (),
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
-        self.most = math.inf
+        self.most, self.orders = math.inf, tuple[Sequence[int], ...]()
         self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
         sizes = self._sizes = lifetimes.nbytes.tolist()
         pairs = lifetimes.variables
@@ -146,30 +145,6 @@ class Replay:
         peaks = [self.run(pool, who, steps) for pool, who in zip(pools, callers, strict=False)]
         return allocation_of(pools, peaks, peaks[:1])
 
-    @cached_property
-    def most_alive(self) -> dict[int, int]:
-        """How many buffers of each size are alive at a time at most, the largest sizes first.
-
-        Sizes that are alike count as the largest of them.
-        """
-        asked = self._asked
-        classes: list[int] = []
-        class_of: dict[int, int] = {}
-        for size in sorted({nbytes for _, nbytes in asked if nbytes > 0}, reverse=True):
-            if not classes or size < ALIKE * classes[-1]:
-                classes.append(size)
-            class_of[size] = classes[-1]
-        alive, most = dict.fromkeys(classes, 0), dict.fromkeys(classes, 0)
-        held: dict[int, int] = {}
-        for number, nbytes in asked:
-            if nbytes > 0:
-                held[number] = size = class_of[nbytes]
-                alive[size] += 1
-                most[size] = max(most[size], alive[size])
-            elif number in held:
-                alive[held.pop(number)] -= 1
-        return most
-
     def within_apart(
         self,
         room: Sequence[int],
@@ -215,7 +190,7 @@ class Replay:
         small += [(b, self._sizes[b]) for b in self._renewed]
         others = enumerate((*self._staying, *self._small_rows), 1)
         small += [(-number, nbytes) for number, nbytes in others]
-        for number, nbytes in (*small, *self._asked):
+        for number, nbytes in (*small, *self.requests):
             if 0 < nbytes <= self.piece:
                 if not pool.has(nbytes):
                     pool.add(self.piece)
@@ -226,14 +201,24 @@ class Replay:
         return ceil(count * (1 + SPARE)) + SPARE_PIECES
 
     @cached_property
-    def _asked(self) -> Requests:
+    def requests(self) -> Requests:
         """What a step asks for and gives back, its outputs too."""
         return tuple(itertools.chain.from_iterable(self._by_position(())))
 
     @cached_property
-    def _asked_by_who_keeps(self) -> Requests:
-        """What a step asks for whose outputs the caller keeps."""
-        return tuple(itertools.chain.from_iterable(self._by_position(self._outputs)))
+    def _asked(self) -> Sequence[Requests]:
+        """The same in each of its orders."""
+        if not self.orders:
+            return (self.requests,)
+        asked = list(self._by_position(()))
+        return [in_order(asked, places) for places in self.orders]
+
+    @cached_property
+    def _asked_by_who_keeps(self) -> Sequence[Requests]:
+        """What a step asks for whose outputs the caller keeps, in each of its orders."""
+        asked = list(self._by_position(self._outputs))
+        orders = self.orders or (range(len(asked) - 1),)
+        return [in_order(asked, places) for places in orders]
 
     def asked(self) -> list[tuple[str, int]]:
         """What a step asks for once its constants are there: the node, "" for none, and bytes."""
@@ -308,12 +293,13 @@ class Replay:
         for step in range(steps):
             if peaks and not (pool.fits or to_the_end):
                 break
-            if not (caller.is_fed or rows):
+            if not (caller.is_fed or rows or self.orders):
                 state = _state(pool, chunks, returned, variables)
                 if (known := seen.setdefault(state, step)) < step:
                     again = itertools.cycle(peaks[known:])
                     return [*peaks, *itertools.islice(again, steps - step)]
-            peaks.append(self._most(pool, asked, chunks, variables) - before)
+            once = asked[step % len(asked)]
+            peaks.append(self._most(pool, once, chunks, variables) - before)
             keeper = self._keeper.items()  # all at once: one may be given what another had
             chunks |= {old: chunks.pop(new) for new, old in keeper if new in chunks}
             if renews:

@@ -27,6 +27,7 @@ from tfmem.simulation.layout import within
 from tfmem.simulation.program import Program, program
 from tfmem.simulation.replay import Replay
 from tfmem.simulation.requests import functions, kernel_buffers, scratch, staying
+from tfmem.simulation.shuffled import orders_of
 
 Array = npt.NDArray[np.int64]
 
@@ -188,9 +189,7 @@ def allocate(
     compare plans by `simulate`.
 
     Args:
-      graph: the captured graph.
-      costs: as for `simulate`.
-      plan: the plan.
+      graph, costs, plan: as for `simulate`.
       room: bytes of each free chunk of the allocator, by address, before the plan is carried out:
         what lives on the device then and is placed on the host leaves a chunk of its own. None if
         the allocator may grow.
@@ -233,6 +232,7 @@ def _replay(graph: Graph, costs: Costs, plan: Plan, most: float) -> tuple[Replay
     buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
     step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
     step.most = most
+    step.orders = orders_of(steps, plan, times)
     return step, rounds, times
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import random
 import time
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.support import checker
 from tests.support.graphs import (
@@ -23,7 +20,6 @@ from tests.support.graphs import (
     unet,
 )
 from tests.support.optimum import least_peak
-from tests.support.plans import random_order
 from tfmem.costs.types import Costs
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
@@ -31,7 +27,6 @@ from tfmem.plan import Plan
 from tfmem.planning.order import memory_order as orders
 from tfmem.planning.order.early import updates_after_reads, updates_first
 from tfmem.planning.order.pressure import pressure
-from tfmem.planning.order.shuffled import shuffled
 from tfmem.planning.order.sweep import backwards, forwards
 from tfmem.planning.request import Request
 from tfmem.planning.search import choose
@@ -244,38 +239,3 @@ def test_updates_run_behind_all_inputs() -> None:
         return y:0""")
     order = updates_first(graph, [node.name for node in graph.nodes])
     assert order == ("a", "u", "x", "p", "q", "y")
-
-
-@settings(max_examples=60, deadline=None)
-@given(graphs, st.integers(0, 10**6), st.integers(2, 5))
-def test_nodes_overtake_one_another_within_the_window_alone(
-    graph: Graph, seed: int, window: int
-) -> None:
-    order = random_order(graph, random.Random(seed))
-    found = shuffled(graph, order, window, seed)
-    assert sorted(found) == sorted(order)
-    runs = [name for name in order if not graph.by_name[name].is_input]
-    ran = [name for name in found if not graph.by_name[name].is_input]
-    for position, name in enumerate(ran):
-        before = set(ran[:position])
-        assert before.issuperset(runs[: max(0, runs.index(name) - window + 1)])
-        inputs = {other for other in graph.by_name[name].predecessors if other in runs}
-        assert inputs <= before
-    others = {shuffled(graph, order, window, other) for other in range(20)}
-    assert len(others) > 1 or len(runs) < 2 or _is_chain(graph, runs)
-
-
-def test_a_constant_that_waits_is_not_made_before() -> None:
-    graph = parse(f"""
-        c = Const() [4] @{DEVICE}
-        a = MatMul(c:0) [4] @{DEVICE}
-        d = Const(^a) [4] @{DEVICE}
-        b = MatMul(d:0) [4] @{DEVICE}
-        return b:0""")
-    order = tuple(node.name for node in graph.nodes)
-    assert {shuffled(graph, order, 4, seed) for seed in range(20)} == {order}
-
-
-def _is_chain(graph: Graph, runs: list[str]) -> bool:
-    """Whether each node waits for the one before it, directly."""
-    return all(a in graph.by_name[b].predecessors for a, b in itertools.pairwise(runs))
