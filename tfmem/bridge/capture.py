@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -135,9 +136,13 @@ class Captured:
 
         Lines are known of large nodes only; "" where nothing is known.
         """
-        if node in self.variables:
-            return f"variable {self.variables[node].name}"
-        return self.sources.get(node, "")
+        return self.known_sources.get(node, "")
+
+    @cached_property
+    def known_sources(self) -> dict[str, str]:
+        """The same of all nodes of which it is known."""
+        named = {name: f"variable {one.name}" for name, one in self.variables.items()}
+        return {**self.sources, **named}
 
 
 def _trace_of(concrete: Any, args: Sequence[tf.Tensor]) -> str:

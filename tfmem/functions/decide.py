@@ -81,6 +81,7 @@ def as_devices_are(
         with stand_ins(captured, request.device, missing) as held:
             beside = bytes_beside(captured, request)
             counted = replace(request, bytes_beside=beside, bytes_unforeseen=learned)
+            counted = replace(counted, sources=captured.known_sources)
             where = partial(lying, captured, request.device, held)
             found.append(with_room(counted, where))
     return tuple(found)

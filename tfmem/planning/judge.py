@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError, Error
 from tfmem.graph.any_order import most_in_use
 from tfmem.graph.bodies import Bodies
-from tfmem.graph.ir import Graph
+from tfmem.graph.ir import Graph, Value
 from tfmem.plan import BodyPlan, Plan
 from tfmem.planning.candidate import (
     FILLED_IN_ANY_ORDER,
@@ -260,12 +260,18 @@ def checked(found: Decision, request: Request, before: Original) -> Decision:
     return found
 
 
+def _told(value: Value, sources: Mapping[str, str]) -> str:
+    source = sources.get(value.node)
+    return f"{value} ({source})" if source else str(value)
+
+
 def _unreachable(found: Decision, request: Request, least: int) -> str:
     whole, after = request.whole or request, found.after
     assert whole.budget is not None
     beside = whole.bytes_beside + whole.bytes_unforeseen
     others = f", {format_bytes(beside)} of it beside the function" if beside else ""
-    parts: list[tuple[object, int]] = list(after.alive_at_peak[:8])
+    alive, sources = after.alive_at_peak[:8], request.sources
+    parts: list[tuple[str, int]] = [(_told(value, sources), nbytes) for value, nbytes in alive]
     own = after.peak_bytes - sum(nbytes for _, nbytes in after.alive_at_peak)
     if own > 0:
         parts.insert(0, ("scratch memory, functions of data sets, constants", own))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tfmem.costs.types import Lying
 from tfmem.plan import Plan
@@ -42,6 +43,7 @@ class Request(Bounds):
       bytes_unforeseen: to be left free, for steps measured before took more than was predicted.
       in_order: whether one node must run after the other, in one order that is known.
       whole: the request that was made, of whose budget this has what others leave.
+      sources: of nodes, which variable one is or where the user's code made it, as far as known.
     """
 
     device: str
@@ -53,6 +55,7 @@ class Request(Bounds):
     bytes_unforeseen: int = 0
     in_order: bool = False
     whole: Request | None = None
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
