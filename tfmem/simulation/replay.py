@@ -298,8 +298,7 @@ class Replay:
                 if (known := seen.setdefault(state, step)) < step:
                     again = itertools.cycle(peaks[known:])
                     return [*peaks, *itertools.islice(again, steps - step)]
-            once = asked[step % len(asked)]
-            peaks.append(self._most(pool, once, chunks, variables) - before)
+            peaks.append(self._most(pool, asked[step % len(asked)], chunks, variables) - before)
             keeper = self._keeper.items()  # all at once: one may be given what another had
             chunks |= {old: chunks.pop(new) for new, old in keeper if new in chunks}
             if renews:
