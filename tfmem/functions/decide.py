@@ -80,8 +80,12 @@ def as_devices_are(
         missing = () if is_settled else variables.missing_bytes(own, request.device)
         with stand_ins(captured, request.device, missing) as held:
             beside = bytes_beside(captured, request)
-            counted = replace(request, bytes_beside=beside, bytes_unforeseen=learned)
-            counted = replace(counted, sources=captured.known_sources)
+            counted = replace(
+                request,
+                bytes_beside=beside,
+                bytes_unforeseen=learned,
+                sources=captured.known_sources,
+            )
             where = partial(lying, captured, request.device, held)
             found.append(with_room(counted, where))
     return tuple(found)

@@ -54,9 +54,9 @@ class Candidate:
     @cached_property
     def _allocation(self) -> Allocation:
         """What it takes in the room as it is and in less of it."""
-        found = [self._allocated(self.plan, self.room)]
+        found = [self._allocated(self.room)]
         if self._sure_room != self.room:
-            found.append(self._allocated(self.plan, self._sure_room))
+            found.append(self._allocated(self._sure_room))
         return Allocation(
             max(one.worst_bytes for one in found),
             max(one.usual_bytes for one in found),
@@ -70,15 +70,13 @@ class Candidate:
 
         It never shows more.
         """
-        return self._allocated(self.plan, self._sure_room, 1)
+        return self._allocated(self._sure_room, count=1)
 
-    def _allocated(
-        self, plan: Plan, room: tuple[int, ...] | None, count: int | None = None
-    ) -> Allocation:
-        """A plan of this graph in the allocator, in as much of the budget as can be had."""
+    def _allocated(self, room: tuple[int, ...] | None, count: int | None = None) -> Allocation:
+        """The plan in the allocator, chunks kept apart for its budget."""
         is_within = self.simulation.window_peak_bytes <= self.budget
         most = self.budget - self.loose_bytes if is_within else math.inf
-        return allocate(self.graph, self.costs, plan, room=room, most=most, count=count)
+        return allocate(self.graph, self.costs, self.plan, room=room, most=most, count=count)
 
     @property
     def _sure_room(self) -> tuple[int, ...] | None:

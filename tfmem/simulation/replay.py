@@ -208,17 +208,18 @@ class Replay:
     @cached_property
     def _asked(self) -> Sequence[Requests]:
         """The same in each of its orders."""
-        if not self.orders:
-            return (self.requests,)
-        asked = list(self._by_position(()))
-        return [in_order(asked, places) for places in self.orders]
+        return self._in_orders(()) if self.orders else (self.requests,)
 
     @cached_property
     def _asked_by_who_keeps(self) -> Sequence[Requests]:
         """What a step asks for whose outputs the caller keeps, in each of its orders."""
-        asked = list(self._by_position(self._outputs))
-        orders = self.orders or (range(len(asked) - 1),)
-        return [in_order(asked, places) for places in orders]
+        return self._in_orders(self._outputs)
+
+    def _in_orders(self, staying: Sequence[int]) -> Sequence[Requests]:
+        asked = list(self._by_position(staying))
+        if not self.orders:
+            return (tuple(itertools.chain.from_iterable(asked)),)
+        return [in_order(asked, places) for places in self.orders]
 
     def asked(self) -> list[tuple[str, int]]:
         """What a step asks for once its constants are there: the node, "" for none, and bytes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -33,19 +34,13 @@ def test_they_are_what_each_limit_alone_would_give(graph: Graph, seed: int) -> N
     for _ in range(12):
         limit = choose.randint(problem.fixed_bytes, most + 1)
         for scoring in (Scoring(), Scoring(1.0, 0.5), SWAP_ONLY):
-            assert _of(known, limit, scoring) == _alone(problem, limit, scoring)
+            alone = _made(rehearse, problem, limit, scoring)
+            assert _made(known.under, limit, scoring) == alone
 
 
-def _of(known: Rehearsals, limit: int, scoring: Scoring) -> Schedule | None:
+def _made(make: Callable[..., Schedule], *arguments: object) -> Schedule | None:
     try:
-        return known.under(limit, scoring)
-    except Unreachable:
-        return None
-
-
-def _alone(problem: EvictionProblem, limit: int, scoring: Scoring) -> Schedule | None:
-    try:
-        return rehearse(problem, limit, scoring)
+        return make(*arguments)
     except Unreachable:
         return None
 
