@@ -41,12 +41,14 @@ class Asked(NamedTuple):
         it does if nobody else needs it.
       stays: bytes of each constant of theirs, which is made in the first step and is there from
         then on.
+      is_exact: whether parts of the node's stashes that are not in `made` are not there.
     """
 
     events: Requests
     made: tuple[tuple[int, int, int], ...] = ()
     given: tuple[tuple[int, str, int, int, int], ...] = ()
     stays: tuple[int, ...] = ()
+    is_exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,11 @@ class Costs:
       fed: what another thread makes arguments from; None if none does.
       lying: where large arguments lie, by address; of others nothing is known.
       lanes: how many nodes the executor runs at once at most, where nothing orders them.
+      choices: among how many functions a node chooses, by its name; `requests` has what that asks
+        for which takes most.
       asking: finds out what the functions of a node, by its name, ask for if somebody else holds
-        some of what `requests` says that they alone are given: (node, output, part) of each.
+        some of what `requests` says that they alone are given: (node, output, part) of each; and
+        what the one of a number asks for, where the node chooses.
     """
 
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -127,7 +132,10 @@ class Costs:
     fed: Feed | None = None
     lying: tuple[Lying, ...] = ()
     lanes: int = 1
-    asking: Callable[[str, frozenset[Place]], Asked] | None = field(default=None, compare=False)
+    choices: Mapping[str, int] = field(default_factory=dict)
+    asking: Callable[[str, frozenset[Place], int | None], Asked] | None = field(
+        default=None, compare=False
+    )
 
     def seconds_on_host(self, name: str) -> float:
         """Time that a node runs if it is on the host."""

@@ -46,10 +46,12 @@ def body_costs(body: Body, device: str) -> Costs:
 
 def with_requests(costs: Costs, graph: Graph, bodies: Bodies, plans: Plans) -> Costs:
     """Costs in which callers take what their bodies, planned or not, ask for."""
-    asked, workspace = {}, {}
+    asked, workspace, choices = {}, {}, {}
     for name, functions in bodies.items():
         if functions and name in graph.by_name:
             asked[name] = asked_of(graph, name, functions, costs.granularity, plans)
+            if graph.by_name[name].op in BRANCHES:
+                choices[name] = len(functions)
     last = _last_readers(graph, costs, asked)
     for name, one in asked.items():
         node = graph.form.number[name]
@@ -57,15 +59,16 @@ def with_requests(costs: Costs, graph: Graph, bodies: Bodies, plans: Plans) -> C
         workspace[name] = most_of(one, last[name]) - sum(map(costs.allocated, values))
 
     @functools.cache
-    def asking(name: str, kept: frozenset[Place]) -> Asked:
+    def asking(name: str, kept: frozenset[Place], branch: int | None) -> Asked:
         if name in asked:
-            return asked_of(graph, name, bodies[name], costs.granularity, plans, kept=kept)
-        return costs.asking(name, kept) if costs.asking else costs.requests[name]
+            return asked_of(graph, name, bodies[name], costs.granularity, plans, branch, kept)
+        return costs.asking(name, kept, branch) if costs.asking else costs.requests[name]
 
     return replace(
         costs,
         workspace={**costs.workspace, **workspace},
         requests={**costs.requests, **asked},
+        choices={**costs.choices, **choices},
         asking=asking,
     )
 
@@ -109,8 +112,9 @@ def asked_of(
     run = functools.partial(_Run, graph, caller, functions, granularity, flat, kept)
     if caller.op not in BRANCHES:
         return run().asked(0)
-    branches = range(len(functions)) if branch is None else (branch,)
-    found = [run(one).asked(one) for one in branches]
+    if branch is not None:
+        return run(branch).asked(branch, is_exact=True)
+    found = [run(one).asked(one) for one in range(len(functions))]
     return max(found, key=lambda one: most_of(one, frozenset(n for n, *_ in one.given)))
 
 
@@ -163,8 +167,11 @@ class _Run:
         )
         self.places: dict[Place, int] = {}
 
-    def asked(self, branch: int) -> Asked:
-        """What the functions ask for, a branch with the inputs that it is run with."""
+    def asked(self, branch: int, is_exact: bool = False) -> Asked:
+        """What the functions ask for, a branch with the inputs that it is run with.
+
+        If exact, what it leaves is in parts of the node's stashes, be they another branch's.
+        """
         caller, holdings = self.caller, self.holdings
         arguments = self.functions[branch].arguments
         if arguments is None:
@@ -182,7 +189,7 @@ class _Run:
         node = form.number[caller.name]
         is_read = [form.uses[form.first[node] + i] > 0 for i in range(len(caller.nbytes))]
         outputs = self.machine.call(caller, self.functions, things, (caller.name,), is_read)
-        made = tuple(self._made(outputs, before))
+        made = tuple(self._made(outputs, before, is_exact))
         stays = holdings.lasting - {NOWHERE}
         for constant in self.machine.constants.values():
             holdings.drop(constant)
@@ -193,6 +200,7 @@ class _Run:
                 (one, *place, holdings.sizes[one]) for place, one in self.places.items() if place[0]
             ),
             tuple(_constants(self.functions, holdings.granularity)),
+            is_exact,
         )
 
     def _instead(self, branch: int) -> list[tuple[int, int]]:
@@ -246,7 +254,9 @@ class _Run:
     def _is_made(self, buffer: int, before: int) -> bool:
         return buffer >= before and buffer not in self.holdings.lasting
 
-    def _made(self, outputs: Sequence[Thing], before: int) -> Iterator[tuple[int, int, int]]:
+    def _made(
+        self, outputs: Sequence[Thing], before: int, is_exact: bool
+    ) -> Iterator[tuple[int, int, int]]:
         """What new buffers are afterwards: outputs of the node, parts of its stashes."""
         named: dict[int, tuple[int, int]] = {}
         for index, thing in enumerate(outputs):
@@ -255,20 +265,25 @@ class _Run:
         holders: dict[int, set[int]] = {}
         for index, thing in enumerate(outputs):
             for one in reached(thing.items) if isinstance(thing, List) else ():
-                if self._is_made(one, before) and one not in named:
+                if self._is_made(one, before) and (is_exact or one not in named):
                     holders.setdefault(one, set()).add(index)
-        free = [
-            (stash.outputs, index, part)
+        free: list[tuple[tuple[int, ...], int, int]] = [
+            (() if is_exact else stash.outputs, index, part)
             for index, stash in enumerate(self.caller.stashes, len(self.caller.nbytes))
             for part in range(sum(number for _, number in stash.parts))
         ]
         places: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-        for held_by, index, part in reversed(free):
-            places.setdefault(held_by, []).append((index, part))
+        for by, index, part in reversed(free):
+            places.setdefault(by, []).append((index, part))
         for one, indices in sorted(holders.items()):
-            if left := places.get(tuple(sorted(indices))):
-                named[one] = left.pop()
+            held_by = () if is_exact else tuple(sorted(indices))
+            if left := places.get(held_by):
+                named[self._apart(one) if one in named else one] = left.pop()
         yield from ((one, *place) for one, place in named.items())
+
+    def _apart(self, buffer: int) -> int:
+        """A buffer more, for one that is given out and kept: nothing takes that over."""
+        return self.holdings.make(self.holdings.sizes[buffer])
 
 
 def _leaves(arguments: Iterable[Argument]) -> Iterator[Leaf]:

@@ -33,6 +33,7 @@ from tfmem.simulation.calling import Caller
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.requests import on_device, parts_of, requests
 from tfmem.simulation.shuffled import in_order
+from tfmem.simulation.variations import Variation
 
 # Constants of the replay; what others do to predictions is measured by
 # `python -m models.bench.constants` (docs/measured/constants.md).
@@ -77,6 +78,7 @@ class Replay:
         a step leaves their chunks alone.
       most: bytes that are to be in use at most, if chunks can be kept apart so.
       orders: of the positions, which steps take turns with; none for the one that is told.
+      variations: other steps, which take turns with the one that is told.
       piece: bytes of the chunks that small buffers are served from. Rows that would take one each
         do not fit: they would fill all of them, as holes where rows were join to larger chunks.
     """
@@ -92,6 +94,7 @@ class Replay:
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
         self.most, self.orders = math.inf, tuple[Sequence[int], ...]()
+        self.variations = tuple[Variation, ...]()
         self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
         sizes = self._sizes = lifetimes.nbytes.tolist()
         pairs = lifetimes.variables
@@ -164,7 +167,10 @@ class Replay:
           to_the_end: go on where the room is not enough, to find out how much would be in use.
         """
         pools, peaks, usual = [], [], []
-        for caller, (padding, is_joined) in itertools.product(self.kinds[:callers], PLACES):
+        has_choices = any(within != self._within for _, within in self.variations)
+        starts = range(1 + len(self.variations) * has_choices)
+        every = itertools.product(self.kinds[:callers], PLACES, starts)
+        for caller, (padding, is_joined), first in every:
             is_open = caller.is_fed or not (caller is Caller.SAME or self.beginning.is_known)
             if not is_open and (padding, is_joined) != PLACES[0]:
                 continue  # nothing is made where SAME has its arguments
@@ -176,8 +182,10 @@ class Replay:
             pool.in_use += sum(chunk.size for b, chunk in chunks.items() if b < 0)
             pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
             pools.append(pool)
-            peaks.append(self.run(pool, caller, steps, chunks, rows, to_the_end=to_the_end))
-            usual += peaks[-1:] if caller is Caller.NEW else []
+            count = min(steps, len(starts)) if first else steps
+            found = self.run(pool, caller, count, chunks, rows, first=first, to_the_end=to_the_end)
+            peaks.append(found)
+            usual += [found] if caller is Caller.NEW else []
             if not pool.fits:
                 break
         return allocation_of(pools, peaks, usual)
@@ -207,19 +215,19 @@ class Replay:
 
     @cached_property
     def _asked(self) -> Sequence[Requests]:
-        """The same in each of its orders."""
-        return self._in_orders(()) if self.orders else (self.requests,)
+        """The same in each of its orders, and in other steps."""
+        return self._in_turn(()) if self.orders or self.variations else (self.requests,)
 
     @cached_property
     def _asked_by_who_keeps(self) -> Sequence[Requests]:
-        """What a step asks for whose outputs the caller keeps, in each of its orders."""
-        return self._in_orders(self._outputs)
+        """As `_asked`, where the caller keeps what the step returns."""
+        return self._in_turn(self._outputs)
 
-    def _in_orders(self, staying: Sequence[int]) -> Sequence[Requests]:
-        asked = list(self._by_position(staying))
+    def _in_turn(self, staying: Sequence[int]) -> Sequence[Requests]:
+        asked = [list(self._by_position(staying, one)) for one in (None, *self.variations)]
         if not self.orders:
-            return (tuple(itertools.chain.from_iterable(asked)),)
-        return [in_order(asked, places) for places in self.orders]
+            return [tuple(itertools.chain.from_iterable(one)) for one in asked]
+        return [in_order(*both) for both in zip(itertools.cycle(asked), self.orders, strict=False)]
 
     def asked(self) -> list[tuple[str, int]]:
         """What a step asks for once its constants are there: the node, "" for none, and bytes."""
@@ -227,11 +235,14 @@ class Replay:
         made = zip(nodes, self._by_position(()), strict=False)
         return [(node, nbytes) for node, one in made for _, nbytes in one if nbytes > 0]
 
-    def _by_position(self, staying: Sequence[int]) -> Iterator[Requests]:
+    def _by_position(
+        self, staying: Sequence[int], step: Variation | None = None
+    ) -> Iterator[Requests]:
         """What each position asks for; `staying` are outputs that the step does not give back."""
         held = {*self._given, *self._constants}
         kept = {*self._renewed.values(), *(held - self._renewed.keys()), *staying}
-        return requests(self._lifetimes, self._workspace, self._within, held=held, kept=kept)
+        lifetimes, within = step or (self._lifetimes, self._within)
+        return requests(lifetimes, self._workspace, within, held=held, kept=kept)
 
     def _with_past(self, seed: int) -> Bfc:
         """An allocator of a process that has built a model, and but for seed 0 run others before.
@@ -260,6 +271,7 @@ class Replay:
         chunks: dict[int, Chunk] | None = None,
         rows: Sequence[Chunk] = (),
         *,
+        first: int = 0,
         to_the_end: bool = True,
     ) -> list[int]:
         """Most bytes in use in each step, beside what was there before.
@@ -275,6 +287,7 @@ class Replay:
             them, what is in use now being no part of the program.
           rows: chunks that rows leave for those kept apart for them, a batch in each step; in use
             as much as before.
+          first: which of the variations comes first; 0 for the step that is told.
           to_the_end: go on where there was no room.
         """
         before = pool.in_use if chunks is None else 0
@@ -294,12 +307,13 @@ class Replay:
         for step in range(steps):
             if peaks and not (pool.fits or to_the_end):
                 break
-            if not (caller.is_fed or rows or self.orders):
-                state = _state(pool, chunks, returned, variables)
+            turn = (first + step) % len(asked)
+            if not (caller.is_fed or rows):
+                state = turn, _state(pool, chunks, returned, variables)
                 if (known := seen.setdefault(state, step)) < step:
                     again = itertools.cycle(peaks[known:])
                     return [*peaks, *itertools.islice(again, steps - step)]
-            peaks.append(self._most(pool, asked[step % len(asked)], chunks, variables) - before)
+            peaks.append(self._most(pool, asked[turn], chunks, variables) - before)
             keeper = self._keeper.items()  # all at once: one may be given what another had
             chunks |= {old: chunks.pop(new) for new, old in keeper if new in chunks}
             if renews:

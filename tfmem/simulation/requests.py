@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -63,6 +63,7 @@ class _Step:
             if b not in kept:
                 self.ends[lifetimes.end[b]].append(b)
         self.parts = parts_of(lifetimes)
+        self.gone: set[int] = set()  # what a branch has not made, or has given back
         self.beyond = len(self.sizes) + sum(len(sizes) for _, sizes in self.parts.values())
         self.adopted = renewed - {after for old, after in lifetimes.variables if self.sizes[old]}
 
@@ -74,14 +75,17 @@ class _Step:
             done: set[int] = set()
             if position in self.within:
                 made += self._functions(position, set(ending), done)
+                if self.within[position].is_exact:
+                    self._miss((b for b in starting if b in self.parts), done)
             before, after = self._kernel(position)
             made += before
-            made += [one for b in starting for one in self._asked(b) if one[0] not in done]
+            missing = done | self.gone
+            made += [one for b in starting for one in self._asked(b) if one[0] not in missing]
             made += after
             made += [(number, 0) for number, _ in (*before, *after)]
             for b in ending:
                 end = SWITCH if b in self.adopted else 0
-                left = () if b in starting else done
+                left = self.gone if b in starting else missing
                 made += [(one, end) for one, _ in self._asked(b) if one not in left]
             yield tuple(made)
 
@@ -126,11 +130,17 @@ class _Step:
             if known is None:
                 made.append((self.beyond + one, nbytes))
                 left[one] = nbytes > 0
-            elif known >= 0:
+            elif known >= 0 and not (nbytes <= 0 and known in self.gone):
                 made.append((known, nbytes))
                 done.add(known)
+                if asked.is_exact:
+                    (self.gone.discard if nbytes > 0 else self.gone.add)(known)
         made += [(self.beyond + one, 0) for one, is_left in left.items() if is_left]
         return tuple(made)
+
+    def _miss(self, stashes: Iterable[int], done: Container[int]) -> None:
+        parts = (one for b in stashes for one, _ in self._asked(b))
+        self.gone.update(one for one in parts if one not in done)
 
     def _number(self, value: int, part: int) -> int:
         """The number of a value's buffer, or of a part of it; -1 if there is none here."""
@@ -208,27 +218,38 @@ def on_device(lifetimes: Lifetimes) -> list[int]:
     return found
 
 
-def functions(steps: Program, costs: Costs, lifetimes: Lifetimes) -> dict[int, Asked]:
-    """What functions ask for, by the position of the node that runs them."""
+def functions(
+    steps: Program, costs: Costs, lifetimes: Lifetimes, branch_of: Mapping[str, int] | None = None
+) -> dict[int, Asked]:
+    """What functions ask for, by the position of the node that runs them.
+
+    Args:
+      steps, costs, lifetimes: of the step.
+      branch_of: the branch that nodes take, by name; of others that which takes most.
+    """
     if not costs.requests:
         return {}
     names = (steps.graph.priced[node] for node in steps.order)
     return {
-        position: _as_given(name, costs, lifetimes, position)
+        position: _as_given(name, costs, lifetimes, position, (branch_of or {}).get(name))
         for position, name in enumerate(names)
         if name in costs.requests
     }
 
 
-def _as_given(name: str, costs: Costs, lifetimes: Lifetimes, position: int) -> Asked:
+def _as_given(
+    name: str, costs: Costs, lifetimes: Lifetimes, position: int, branch: int | None
+) -> Asked:
     """What a node's functions ask for where they run: others may hold what they end elsewhere."""
     asked = costs.requests[name]
     if costs.asking is None:
         return asked
+    if branch is not None:
+        asked = costs.asking(name, frozenset(), branch)
     ended = {one for one, nbytes in asked.events if nbytes <= 0}
     held = ended - ending(asked, lifetimes, position)
     kept = frozenset((node, at, part) for one, node, at, part, _ in asked.given if one in held)
-    return costs.asking(name, kept) if kept else asked
+    return costs.asking(name, kept, branch) if kept else asked
 
 
 def staying(steps: Program, costs: Costs) -> list[int]:

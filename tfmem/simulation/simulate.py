@@ -28,6 +28,7 @@ from tfmem.simulation.program import Program, program
 from tfmem.simulation.replay import Replay
 from tfmem.simulation.requests import functions, kernel_buffers, scratch, staying
 from tfmem.simulation.shuffled import orders_of
+from tfmem.simulation.variations import variations_of
 
 Array = npt.NDArray[np.int64]
 
@@ -204,10 +205,7 @@ def allocate(
 
 
 def step_of(graph: Graph, costs: Costs, plan: Plan, most: float = math.inf) -> tuple[Replay, int]:
-    """A plan's step, to be replayed in allocators, and how many times.
-
-    Arguments are those of `allocate`.
-    """
+    """A plan's step, to be replayed in allocators, and how many times; arguments of `allocate`."""
     step, _, steps = _replay(graph, costs, plan, most)
     return step, steps
 
@@ -231,8 +229,8 @@ def _replay(graph: Graph, costs: Costs, plan: Plan, most: float) -> tuple[Replay
     times = max(LEAST_STEPS, min(MOST_STEPS, rounds))
     buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
     step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
-    step.most = most
-    step.orders = orders_of(steps, plan, times)
+    step.most, step.orders = most, orders_of(steps, plan, times)
+    step.variations = variations_of(lifetimes, costs)
     return step, rounds, times
 
 

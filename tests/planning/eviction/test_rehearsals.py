@@ -16,6 +16,7 @@ from tfmem.costs.static import static_costs
 from tfmem.errors import BudgetError
 from tfmem.graph.ir import Graph
 from tfmem.planning.eviction import rehearsals
+from tfmem.planning.eviction.floor import floor_bytes
 from tfmem.planning.eviction.problem import EvictionProblem
 from tfmem.planning.eviction.rehearsal import Slower, Unreachable, rehearse
 from tfmem.planning.eviction.rehearsals import Rehearsals
@@ -43,6 +44,29 @@ def _made(make: Callable[..., Schedule], *arguments: object) -> Schedule | None:
         return make(*arguments)
     except Unreachable:
         return None
+
+
+@settings(max_examples=100, deadline=None)
+@given(graphs, st.integers(0, 10**6))
+def test_nothing_is_rehearsed_below_the_floor(graph: Graph, seed: int) -> None:
+    """What is kept at all is at or above it; it is above what is there for the whole step."""
+    problem, choose = problem_of_graph(graph), random.Random(seed)
+    scoring = choose.choice((Scoring(), SWAP_ONLY, Scoring(copy_factor=1.0)))
+    floor = floor_bytes(problem, scoring.may_recompute, scoring.copy_factor < math.inf)
+    assert floor >= problem.fixed_bytes
+    for limit in range(floor - 1, max(problem.fixed_bytes, floor - 40), -7):
+        with pytest.raises(Unreachable):
+            rehearse(problem, limit, scoring)
+
+
+def test_the_floor_of_an_example() -> None:
+    """`c` is made from `b` beside what cannot leave: `a`, if nothing may run again."""
+    problem = problem_of(EXAMPLE)
+    assert floor_bytes(problem, may_recompute=True, may_swap=False) == 8
+    assert floor_bytes(problem, may_recompute=False, may_swap=True) == 8
+    assert floor_bytes(problem, may_recompute=False, may_swap=False) == 12
+    returned = problem_of(EXAMPLE.replace("return", "return a:0"))
+    assert floor_bytes(returned, may_recompute=True, may_swap=True) == 12
 
 
 def test_what_keeps_a_lower_limit_too_is_not_rehearsed_for_it(

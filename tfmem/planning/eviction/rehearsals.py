@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from tfmem.planning.eviction.floor import floor_bytes
 from tfmem.planning.eviction.problem import EvictionProblem
-from tfmem.planning.eviction.rehearsal import Slower, rehearse
+from tfmem.planning.eviction.rehearsal import Slower, Unreachable, rehearse
 from tfmem.planning.eviction.schedule import Schedule
 from tfmem.planning.eviction.scores import Scoring
 
@@ -20,9 +21,12 @@ class Rehearsals:
     def __init__(self, problem: EvictionProblem) -> None:
         self.problem = problem
         self._made: dict[Scoring, list[tuple[float, Schedule]]] = {}
+        self._floors: dict[tuple[bool, bool], int] = {}
 
     def under(self, limit: float, scoring: Scoring, seconds: float = math.inf) -> Schedule:
         """As `rehearse`."""
+        if limit < self._floor(scoring):
+            raise Unreachable("a node, with what cannot leave meanwhile")
         known = self._made.setdefault(scoring, [])
         for most, made in known:
             if made.peak_bytes <= limit <= most:
@@ -32,3 +36,9 @@ class Rehearsals:
         made = rehearse(self.problem, limit, scoring, seconds)
         known.append((limit, made))
         return made
+
+    def _floor(self, scoring: Scoring) -> int:
+        ways = scoring.may_recompute, scoring.copy_factor < math.inf
+        if ways not in self._floors:
+            self._floors[ways] = floor_bytes(self.problem, *ways)
+        return self._floors[ways]

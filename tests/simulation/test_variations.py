@@ -1,0 +1,149 @@
+"""Steps that take other branches, or whose copies arrive at other moments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.simulation.test_simulate import SLOW_LINK, SWAP, evict
+from tests.support.captures import captured_from
+from tfmem.costs.types import Costs, Requests
+from tfmem.graph.bodies import Body
+from tfmem.graph.ir import Graph
+from tfmem.plan import Plan
+from tfmem.simulation.callers import with_bodies
+from tfmem.simulation.contents import studied
+from tfmem.simulation.liveness import Lifetimes, lifetimes
+from tfmem.simulation.program import program
+from tfmem.simulation.requests import functions
+from tfmem.simulation.simulate import step_of
+from tfmem.simulation.variations import COUNT, Variation, variations_of
+
+ROWS = 256
+
+
+@dataclass(frozen=True)
+class Varied:
+    """A graph with its costs, its step and the others."""
+
+    graph: Graph
+    costs: Costs
+    told: Lifetimes
+    others: tuple[Variation, ...]
+
+    def branches(self, name: str) -> list[int]:
+        """The branch that a node takes in each of the other steps."""
+        position = self.told.program.names.index(name)
+        steps, count = self.told.program, self.costs.choices[name]
+        of_branch = [
+            functions(steps, self.costs, self.told, {name: branch})[position]
+            for branch in range(count)
+        ]
+        return [of_branch.index(within[position]) for _, within in self.others]
+
+
+def varied(function: tf.types.experimental.PolymorphicFunction) -> Varied:
+    made = captured_from(function, tf.TensorSpec([], tf.int32), tf.TensorSpec([ROWS, ROWS]))
+    found = studied(Body(made.graph, bodies=made.bodies), Costs.granularity)
+    costs = with_bodies(Costs(), found.graph, found.bodies)
+    told = lifetimes(program(found.graph, Plan()), costs.granularity)
+    return Varied(found.graph, costs, told, variations_of(told, costs))
+
+
+def trained(branches: list) -> Varied:
+    """Two choices by one number and one by another, with gradients."""
+
+    @tf.function(autograph=False)
+    def step(which: tf.Tensor, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.switch_case(which, [lambda one=one: one(x) for one in branches])
+            other = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.tanh(y) * y, lambda: y)
+            loss = tf.reduce_sum(other * other)
+        return loss, tape.gradient(loss, x)
+
+    return varied(step)
+
+
+@pytest.fixture(scope="module")
+def three() -> Varied:
+    return trained([tf.tanh, lambda x: tf.exp(-x * x), lambda x: x @ tf.transpose(x) @ x])
+
+
+def test_nothing_varies_where_nothing_is_chosen_and_nothing_crosses() -> None:
+    plan = Plan(order=tuple("abcde"))
+    assert variations_of(lifetimes(program(SWAP, plan), 1), SLOW_LINK) == ()
+
+
+def test_what_comes_back_does_so_between_its_trigger_and_its_use() -> None:
+    told = lifetimes(program(SWAP, evict("b", "b")), 1)
+    (copy,) = [one for one in told.program.copies if not one.to_host]
+    fetched = told.buffers[copy.made]
+    others = variations_of(told, SLOW_LINK)
+    begins = {int(other.start[fetched]) for other, _ in others}
+    assert len(others) == COUNT
+    assert len(begins) > 1
+    assert begins <= set(range(2, 5))
+    for other, within in others:
+        assert np.delete(other.start, fetched).tolist() == np.delete(told.start, fetched).tolist()
+        assert other.end is told.end
+        assert within == {}
+
+
+def test_a_branch_and_its_gradient_are_chosen_alike(three: Varied) -> None:
+    by_op: dict[str, list[str]] = {}
+    for name in three.costs.choices:
+        by_op.setdefault(three.graph.by_name[name].op.removeprefix("Stateless"), []).append(name)
+    forward, backward = by_op["Case"]
+    taken = three.branches(forward)
+    assert sorted(set(taken)) == [0, 1, 2]
+    assert three.branches(backward) == taken
+    forward, backward = by_op["If"]
+    assert sorted(set(three.branches(forward))) == [0, 1]
+    assert three.branches(forward) == three.branches(backward)
+
+
+def test_each_step_gives_back_what_it_asks_for(three: Varied) -> None:
+    step, _ = step_of(three.graph, three.costs, Plan())
+    for asked in step._in_turn(()):
+        assert _left(asked) == set()
+    assert len({_most(asked) for asked in step._in_turn(())}) > 1
+
+
+def test_a_branch_keeps_an_output_that_its_gradient_reads(three: Varied) -> None:
+    """What comes after `tanh` does not write into its output: there is a buffer more."""
+    (forward, _) = [one for one in three.costs.choices if "Case" in three.graph.by_name[one].op]
+    step, _ = step_of(three.graph, three.costs, Plan())
+    told, *others = [list(step._by_position((), one)) for one in (None, *step.variations)]
+    of_tanh = others[three.branches(forward).index(0)]
+    position = 1 + three.told.program.names.index(forward)
+    nbytes = 4 * ROWS * ROWS
+    assert [size for _, size in of_tanh[position] if size == nbytes] == [nbytes] * 2
+    assert len(told) == len(of_tanh)
+
+
+def _left(asked: Requests) -> set[int]:
+    alive: set[int] = set()
+    for number, nbytes in asked:
+        if nbytes > 0:
+            assert number not in alive
+            alive.add(number)
+        else:
+            assert number in alive
+            alive.discard(number)
+    return alive
+
+
+def _most(asked: Requests) -> int:
+    held: dict[int, int] = {}
+    most = 0
+    for number, nbytes in asked:
+        if nbytes > 0:
+            held[number] = nbytes
+            most = max(most, sum(held.values()))
+        else:
+            del held[number]
+    return most
