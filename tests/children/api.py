@@ -137,10 +137,8 @@ def network() -> tuple[Any, Any, Any, Any]:
 
 def train(step: Any, x: Any) -> tuple[list[float], int]:
     """Losses of five steps, and the peak of the last four."""
-    import tensorflow as tf
-
     losses = [float(step(x))]
-    tf.config.experimental.reset_memory_stats("CPU:0")
+    memory.reset_peak("CPU:0")
     losses += [float(step(x)) for _ in range(4)]
     return losses, memory.memory_info("CPU:0")[1]
 

@@ -183,6 +183,30 @@ def fits(optimizer: str) -> dict[str, Any]:
     return {"loss": history.history["loss"][0], "budget": plan.budget, "measured": measured}
 
 
+def peaks(budget: int) -> dict[str, Any]:
+    """What a report says of a step's peak, beside a function that held more."""
+    small, x = tfmem.optimize(tf.function(_products), budget=budget, watch=False), _noise(ROWS)
+    other, y = tfmem.optimize(tf.function(_products), budget=10 * budget), _noise(6 * ROWS)
+    found: dict[str, Any] = {"before": small.report(x).measured_peak_bytes, "after": []}
+    small.prepare(x)
+    for _ in range(STEPS):
+        other(y)
+        small(x)
+        found["after"].append(small.report(x).measured_peak_bytes)
+    found["predicted"] = small.report(x).plan.peak_bytes
+    found["other"] = other.report(y).measured_peak_bytes
+    return found
+
+
+def _noise(rows: int) -> tf.Tensor:
+    return tf.random.stateless_normal([rows, WIDTH], [3, 5])
+
+
+def _products(x: tf.Tensor) -> tf.Tensor:
+    made = [tf.tanh(x * float(n)) for n in range(6)]
+    return tf.add_n([tf.reduce_sum(one @ tf.transpose(made[0][:WIDTH])) for one in made])
+
+
 _CASES = {
     "assertion": _assertion,
     "one_tensor": _one_tensor,

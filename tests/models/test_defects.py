@@ -58,3 +58,13 @@ def test_an_embedding_is_fitted_by_optimizers_with_sparse_gradients(optimizer: s
     found = asked("fits", optimizer)
     assert math.isfinite(found["loss"])
     assert max(found["measured"]) <= found["budget"]
+
+
+@pytest.mark.memory
+def test_the_peak_that_a_report_gives_is_that_of_its_steps() -> None:
+    budget = 16 * 2**20
+    found = asked("peaks", budget)
+    assert found["before"] is None
+    assert all(peak <= budget for peak in found["after"]), found
+    assert found["after"][-1] == pytest.approx(found["predicted"], rel=0.25), found
+    assert budget < found["other"] <= 10 * budget

@@ -89,6 +89,11 @@ def with_defaults(function_type: Any) -> tuple[Any, dict[str, Any]]:
     return function_type_lib.FunctionType(parameters[::-1], function_type.captures), defaults
 
 
+def is_traced() -> bool:
+    """Whether what is called now is traced into another function, and runs with that."""
+    return bool(tf.inside_function())
+
+
 def is_recorded(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], variables: Iterable[tf.Variable]
 ) -> bool:

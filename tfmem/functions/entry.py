@@ -13,6 +13,7 @@ from tfmem.bridge.effects import effects_of
 from tfmem.bridge.feeds import Feeds
 from tfmem.bridge.rebuild import Rewritten
 from tfmem.costs.types import Costs
+from tfmem.functions.peaks import Peaks
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.request import Decision, Request
@@ -93,9 +94,8 @@ class Entry:
     """What was decided, and made, for one input signature.
 
     `planned` is that of the scarce devices, each planned on the graph that those before it leave.
-    `watch` is there as long as its steps are watched, `events` tells what was found so far, and
-    `has_run` whether all of them have been. `tenants` are its plans that share the free memory of
-    a device with others.
+    `watch` is there as long as its steps are watched, `events` tells what was found so far, `peaks`
+    what its steps held. `tenants` are its plans that share the free memory of a device with others.
     `moves` counts the variables moved, in the whole process, when it was made: an entry that is
     older than the last move may refer to variables that are elsewhere now.
     `renewals` counts how often it was planned again for others that share a device.
@@ -110,13 +110,18 @@ class Entry:
     tenants: tuple[Tenant, ...] = ()
     watch: Watch | None = None
     events: tuple[str, ...] = ()
-    has_run: bool = False
+    peaks: Peaks = field(default_factory=Peaks, compare=False)
     renewals: int = 0
 
     @property
     def is_fit(self) -> bool:
         """Whether its plans still find the free memory that they were made for."""
         return all(tenant.is_fit for tenant in self.tenants)
+
+    @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """The scarce devices that it is planned for."""
+        return tuple(one.plan.device for one in self.planned)
 
     @cached_property
     def updated(self) -> tuple[Any, ...]:

@@ -29,7 +29,8 @@ def run(
     for tenant in entry.tenants:
         if tenant.feeds is not None:
             tenant.feeds.settle()
-    result = _made(original, entry, args, kwargs, instead or {})
+    with entry.peaks.counted(() if calls.is_traced() else entry.devices):
+        result = _made(original, entry, args, kwargs, instead or {})
     if host_module.keeps_copies():
         host_module.keep_copies(entry.updated, [one.handle for one in entry.updated])
     return result

@@ -218,7 +218,7 @@ class _Step:
         if watch.is_copied and not watch.is_settled:
             self._compare()
         if watch.is_over:
-            self._put(replace(self._entry, watch=None, has_run=True))
+            self._put(replace(self._entry, watch=None))
 
     def _compare(self) -> None:
         """Compares what was in use with the budget.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 from tfmem.bridge.capture import Captured
-from tfmem.errors import BudgetError, Error
+from tfmem.errors import BudgetError
 from tfmem.functions.decide import canonical, decided
 from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import tells_bugs
@@ -20,7 +20,7 @@ from tfmem.plan import Plan
 from tfmem.planning.nested import charge
 from tfmem.planning.request import Request
 from tfmem.report.report import Alive, Offer, Origin, Report
-from tfmem.runtime import memory, variables
+from tfmem.runtime import variables
 from tfmem.runtime.locks import alone
 from tfmem.simulation.original import as_original
 from tfmem.simulation.simulate import trace
@@ -39,7 +39,6 @@ def report_of(entry: Entry) -> Report:
 
 def _report(entry: Entry, one: Planned) -> Report:
     plan, bodies = one.plan, entry.captured.bodies
-    has_run = entry.has_run or (entry.rewritten is not None and entry.rewritten.has_run)
     whole, costs = as_original(one.graph, one.costs)
     original = planned = trace(whole, costs, Plan(device=plan.device, host=plan.host))
     if not plan.is_noop:
@@ -61,16 +60,9 @@ def _report(entry: Entry, one: Planned) -> Report:
         planned=planned,
         origins=origins,
         alive_at_peak=tuple(alive),
-        measured_peak_bytes=_measured_peak(plan.device) if has_run else None,
+        measured_peak_bytes=entry.peaks.of(plan.device),
         planning_seconds=entry.seconds,
     )
-
-
-def _measured_peak(device: str) -> int | None:
-    try:
-        return memory.memory_info(device)[1]
-    except Error:  # the allocator keeps no statistics, or is another process's
-        return None
 
 
 @tells_bugs

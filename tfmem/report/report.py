@@ -79,8 +79,8 @@ class Report:
       planned: a step under the plan.
       origins: of the nodes that have one of the two's buffers or run in them.
       alive_at_peak: what makes up the planned peak, largest first.
-      measured_peak_bytes: the most that the allocator held during the calls so far; None before the
-        first call or where it keeps no statistics.
+      measured_peak_bytes: the most that the allocator held while one of the calls so far ran, what
+        others hold included; None before the first call or where it keeps no statistics.
       planning_seconds: time from the trace to the rewritten function.
       frontier: what budgets would cost, largest first; only from `tfmem.explain`.
       others: reports of further devices.

@@ -31,7 +31,7 @@ from tfmem.simulation.allocator import Bfc, Chunk, parted
 from tfmem.simulation.beginning import Beginning, next_one
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.liveness import Lifetimes
-from tfmem.simulation.requests import on_device, parts_of, requests
+from tfmem.simulation.requests import numbers_of, on_device, parts_of, requests
 from tfmem.simulation.shuffled import in_order
 from tfmem.simulation.variations import Variation
 
@@ -132,7 +132,7 @@ class Replay:
         held = {*self._given, *self._constants}
         self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
         parts = parts_of(lifetimes)
-        self._returned = [one for b in self._outputs for one in _numbers(b, parts)]
+        self._returned = [one for b in self._outputs for one in numbers_of(b, parts)]
         self._passed_on = self._arguments.keys() & lifetimes.returned
 
     def at(self, lying: Sequence[Lying]) -> Replay:
@@ -236,12 +236,12 @@ class Replay:
         return [(node, nbytes) for node, one in made for _, nbytes in one if nbytes > 0]
 
     def _by_position(
-        self, staying: Sequence[int], step: Variation | None = None
+        self, staying: Sequence[int], one: Variation | None = None
     ) -> Iterator[Requests]:
         """What each position asks for; `staying` are outputs that the step does not give back."""
         held = {*self._given, *self._constants}
         kept = {*self._renewed.values(), *(held - self._renewed.keys()), *staying}
-        lifetimes, within = step or (self._lifetimes, self._within)
+        lifetimes, within = one or (self._lifetimes, self._within)
         return requests(lifetimes, self._workspace, within, held=held, kept=kept)
 
     def _with_past(self, seed: int) -> Bfc:
@@ -280,9 +280,7 @@ class Replay:
         before an earlier one.
 
         Args:
-          pool: the allocator.
-          caller: who calls.
-          steps: how many.
+          pool, caller, steps: the allocator, who calls, how many steps.
           chunks: the buffers that were there before the first step, which count; None to ask for
             them, what is in use now being no part of the program.
           rows: chunks that rows leave for those kept apart for them, a batch in each step; in use
@@ -321,11 +319,15 @@ class Replay:
                 returned = [chunks.pop(number) for number in self._returned]
                 is_early = caller.is_early(step, steps)
                 returned += self._change_arguments(pool, caller, chunks, is_early)
-            count = len(self._batch) + len(self._taken)
-            left = rows[step * count :][:count]
-            pool.in_use += sum(row.size for row in left)
-            pool.release_all(left)
+            self._leave(pool, rows, step)
         return peaks
+
+    def _leave(self, pool: Bfc, rows: Sequence[Chunk], step: int) -> None:
+        """Gives back the chunks of a step's batch; they count as before."""
+        count = len(self._batch) + len(self._taken)
+        left = rows[step * count :][:count]
+        pool.in_use += sum(row.size for row in left)
+        pool.release_all(left)
 
     def _made(self, pool: Bfc, caller: Caller) -> dict[int, Chunk]:
         """What is there before the first step, asked for now."""
@@ -392,9 +394,3 @@ def _state(
     held = sorted((number, chunk.begin, chunk.size) for number, chunk in chunks.items())
     kept = tuple((chunk.begin, chunk.size) for chunk in returned)
     return tuple(held), pool.free_places, kept, tuple(map(tuple, variables.values())), pool.reserved
-
-
-def _numbers(buffer: int, parts: Mapping[int, tuple[int, Sequence[int]]]) -> Sequence[int]:
-    """The numbers under which a buffer is asked for: its own, or those of its parts."""
-    first, sizes = parts.get(buffer, (buffer, (0,)))
-    return range(first, first + len(sizes))

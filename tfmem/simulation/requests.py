@@ -172,6 +172,12 @@ def parts_of(lifetimes: Lifetimes) -> dict[int, tuple[int, list[int]]]:
     return found
 
 
+def numbers_of(buffer: int, parts: Mapping[int, tuple[int, Sequence[int]]]) -> Sequence[int]:
+    """The numbers under which a buffer is asked for: its own, or those of its parts."""
+    first, sizes = parts.get(buffer, (buffer, (0,)))
+    return range(first, first + len(sizes))
+
+
 def _value(form: Compact, name: str, output: int) -> int:
     """The number of a node's output, or of its stash; -1 if the graph has no such node."""
     node = form.number.get(name)
