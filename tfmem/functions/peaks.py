@@ -19,6 +19,7 @@ class Peaks:
 
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
+        self._uncounted: set[str] = set()
 
     def of(self, device: str) -> int | None:
         """The most so far; None before the first step, or where the allocator keeps no count."""
@@ -28,11 +29,15 @@ class Peaks:
     def counted(self, devices: Sequence[str]) -> Iterator[None]:
         """Counts what is in use while a step runs within the block, whether it fails or not."""
         before: dict[str, int] = {}
-        with contextlib.suppress(Error):  # the allocator keeps no statistics
-            for device in devices:
+        for device in devices:
+            if device in self._uncounted:
+                continue
+            try:
                 if device not in self._bytes:
                     memory.begin_step(device, 0)
                 before[device] = memory.step_peak(device)
+            except Error:  # its allocator keeps no statistics
+                self._uncounted.add(device)
         try:
             yield
         finally:
