@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -12,15 +12,16 @@ from tests.simulation.test_simulate import SLOW_LINK, SWAP, evict
 from tests.support.captures import captured_from
 from tfmem.costs.types import Costs, Requests
 from tfmem.graph.bodies import Body
-from tfmem.graph.ir import Graph
-from tfmem.plan import Plan
+from tfmem.graph.ir import Graph, Value
+from tfmem.graph.text import parse
+from tfmem.plan import Plan, Transfer
 from tfmem.simulation.callers import with_bodies
 from tfmem.simulation.contents import studied
 from tfmem.simulation.liveness import Lifetimes, lifetimes
 from tfmem.simulation.program import program
 from tfmem.simulation.requests import functions
 from tfmem.simulation.simulate import step_of
-from tfmem.simulation.variations import COUNT, Variation, variations_of
+from tfmem.simulation.variations import COUNT, HELD_SECONDS, Variation, variations_of
 
 ROWS = 256
 
@@ -89,8 +90,28 @@ def test_what_comes_back_does_so_between_its_trigger_and_its_use() -> None:
     assert begins <= set(range(2, 5))
     for other, within in others:
         assert np.delete(other.start, fetched).tolist() == np.delete(told.start, fetched).tolist()
-        assert other.end is told.end
+        assert other.end.tolist() == told.end.tolist()
         assert within == {}
+
+
+def test_what_another_process_was_sent_may_be_held_for_a_moment_more() -> None:
+    near, far = (f"/job:{job}/replica:0/task:0/device:CPU:0" for job in ("localhost", "tfmem_host"))
+    chain = [f"n{i} = Relu(n{i - 1}:0) [8] @{near}" for i in range(1, 50)]
+    graph = parse("\n".join([f"n0 = MatMul() [100] @{near}", *chain, "return n49:0"]))
+    order = tuple(node.name for node in graph.nodes)
+    plan = Plan(order=order, evictions=(Transfer(Value("n0"), (), "n1"),), device=near, host=far)
+    told = lifetimes(program(graph, plan), 1, {1: [0]})
+    sent = told.buffers[graph.form.number_of(Value("n0"))]
+
+    def held(seconds: float) -> list[int]:
+        costs = replace(SLOW_LINK, seconds=dict.fromkeys(order, seconds))
+        return [int(other.end[sent] - told.end[sent]) for other, _ in variations_of(told, costs)]
+
+    assert 0 in held(HELD_SECONDS / 8)
+    assert 0 < max(held(HELD_SECONDS / 8)) <= 8
+    assert max(held(HELD_SECONDS)) <= 1  # a node that begins as the copy lands
+    here = replace(plan, host="/job:localhost/replica:0/task:0/device:CPU:1")
+    assert variations_of(lifetimes(program(graph, here), 1, {1: [0]}), SLOW_LINK) == ()
 
 
 def test_a_branch_and_its_gradient_are_chosen_alike(three: Varied) -> None:

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from tfmem.costs.types import Asked, Costs
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.program import Program
@@ -14,6 +16,13 @@ from tfmem.simulation.requests import functions
 COUNT = 4
 """Other steps that are replayed in turn with the one that is told. More find more of what buffers
 may have to make do with, and take longer."""
+
+HELD_SECONDS = 1e-3
+"""How long TensorFlow holds at most what it has sent to another process: its RPC lets go of it when
+a thread of its own comes to, after the other process has it and what waits for that has gone on."""
+
+IS_HELD = 0.5
+"""Part of what is sent that is held in one variation. All of it at once never was."""
 
 Variation = tuple[Lifetimes, Mapping[int, Asked]]
 """When the buffers of a step begin and end, and what its functions ask for."""
@@ -24,7 +33,8 @@ def variations_of(lifetimes: Lifetimes, costs: Costs) -> tuple[Variation, ...]:
 
     Nodes that choose by one value, such as a branch and its gradient, choose alike, each branch in
     turn; those of bodies are not told apart. What comes to the device has its buffer from some
-    moment on between the earliest, as in `lifetimes`, and its first use.
+    moment on between the earliest, as in `lifetimes`, and its first use. What is sent to another
+    process may be held for a moment more.
     """
     steps = lifetimes.program
     choosing = {
@@ -33,9 +43,10 @@ def variations_of(lifetimes: Lifetimes, costs: Costs) -> tuple[Variation, ...]:
         if steps.graph.priced[node] in costs.choices
     }
     arrivals = list(_arrivals(lifetimes))
+    sent = dict(_sent(lifetimes, costs))
     found = []
-    for number in range(COUNT if choosing or arrivals else 0):
-        other = _arriving(lifetimes, arrivals, random.Random(number))
+    for number in range(COUNT if choosing or arrivals or sent else 0):
+        other = _crossing(lifetimes, arrivals, sent, random.Random(number))
         branches = _branches(choosing, costs.choices, number)
         found.append((other, functions(steps, costs, other, branches)))
     return tuple(found)
@@ -51,14 +62,20 @@ def _branches(
     return {name: (first[which] + number) % choices[name] for name, which in choosing.items()}
 
 
-def _arriving(
-    lifetimes: Lifetimes, arrivals: Sequence[tuple[int, int, int]], choose: random.Random
+def _crossing(
+    lifetimes: Lifetimes,
+    arrivals: Sequence[tuple[int, int, int]],
+    sent: Mapping[int, int],
+    choose: random.Random,
 ) -> Lifetimes:
-    """The same step in which what comes to the device does so at other moments."""
-    start = lifetimes.start.copy()
+    """The same step in which copies arrive, and are let go of, at other moments."""
+    start, end = lifetimes.start.copy(), lifetimes.end.copy()
     for buffer, first, last in arrivals:
         start[buffer] = choose.randint(first, last)
-    return replace(lifetimes, start=start)
+    for buffer, last in sent.items():
+        if choose.random() < IS_HELD:
+            end[buffer] = choose.randint(int(end[buffer]), last)
+    return replace(lifetimes, start=start, end=end)
 
 
 def _arrivals(lifetimes: Lifetimes) -> Iterator[tuple[int, int, int]]:
@@ -70,6 +87,16 @@ def _arrivals(lifetimes: Lifetimes) -> Iterator[tuple[int, int, int]]:
         if not copy.to_host and number in needed and lifetimes.nbytes[buffer]:
             first = int(lifetimes.start[buffer])
             yield buffer, first, max(first, needed[number])
+
+
+def _sent(lifetimes: Lifetimes, costs: Costs) -> Iterator[tuple[int, int]]:
+    """Buffers of what another process is sent, and the last position that may find them held."""
+    steps = lifetimes.program
+    ends = np.cumsum([costs.seconds.get(steps.graph.priced[node], 0.0) for node in steps.order])
+    for buffer in sorted({lifetimes.buffers[value] for value in steps.sent} - {-1}):
+        end = int(lifetimes.end[buffer])
+        last = int(np.searchsorted(ends, ends[end] + HELD_SECONDS))
+        yield buffer, min(last, len(ends) - 1)
 
 
 def _first_uses(steps: Program) -> dict[int, int]:
