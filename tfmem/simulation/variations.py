@@ -17,7 +17,7 @@ COUNT = 4
 """Other steps that are replayed in turn with the one that is told. More find more of what buffers
 may have to make do with, and take longer."""
 
-HELD_SECONDS = 1e-3
+HELD_SECONDS = 2e-3
 """How long TensorFlow holds at most what it has sent to another process: its RPC lets go of it when
 a thread of its own comes to, after the other process has it and what waits for that has gone on."""
 
