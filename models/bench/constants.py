@@ -77,9 +77,8 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         "PARTS": ((), (0.25, 0.5, 0.75)),
     },
     "tfmem.simulation.allocation": {"USUAL": (0.5, 1.0)},
+    "tfmem.simulation.past": {"LARGE_HOLES": (1, 24), "SMALL_HOLES": (0, 64)},
     "tfmem.simulation.replay": {
-        "LARGE_HOLES": (1, 24),
-        "SMALL_HOLES": (0, 64),
         "PIECE": (2**15, 2**17),
         "SPARE_PIECES": (0, 32),
         "SPARE": (0.0, 1.0),

@@ -20,6 +20,7 @@ from tfmem.simulation.allocator import Bfc, Chunk
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.layout import layout, within
 from tfmem.simulation.liveness import lifetimes
+from tfmem.simulation.past import with_past
 from tfmem.simulation.program import program
 from tfmem.simulation.replay import Replay
 from tfmem.simulation.requests import functions, kernel_buffers, most_of
@@ -105,8 +106,8 @@ def test_steps_that_begin_as_an_earlier_one_are_known(
     """Peaks are those of a replay that runs each step."""
     step, count = step_of(graph, Costs()), itertools.count()
     with mock.patch.object(replay, "_state", side_effect=lambda *_: next(count)):
-        every = step.run(step._with_past(1), caller, steps)
-    assert [steps, *step.run(step._with_past(1), caller, steps)] == [len(every), *every]
+        every = step.run(with_past(1, step._sizes), caller, steps)
+    assert [steps, *step.run(with_past(1, step._sizes), caller, steps)] == [len(every), *every]
 
 
 @pytest.mark.parametrize(("is_read_later", "scratch"), [(False, [512]), (True, [256, 512])])

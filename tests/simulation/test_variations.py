@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tests.simulation.test_simulate import SLOW_LINK, SWAP, evict
 from tests.support.captures import captured_from
-from tfmem.costs.types import Costs, Requests
+from tfmem.costs.types import Asked, Costs, Requests
 from tfmem.graph.bodies import Body
 from tfmem.graph.ir import Graph, Value
 from tfmem.graph.text import parse
@@ -39,11 +39,14 @@ class Varied:
         """The branch that a node takes in each of the other steps."""
         position = self.told.program.names.index(name)
         steps, count = self.told.program, self.costs.choices[name]
-        of_branch = [
-            functions(steps, self.costs, self.told, {name: branch})[position]
-            for branch in range(count)
+
+        def asked(step: Lifetimes, branch: int) -> Asked:
+            return functions(steps, self.costs, step, {name: branch})[position]
+
+        return [
+            next(branch for branch in range(count) if asked(step, branch) == within[position])
+            for step, within in self.others
         ]
-        return [of_branch.index(within[position]) for _, within in self.others]
 
 
 def varied(function: tf.types.experimental.PolymorphicFunction) -> Varied:
@@ -112,6 +115,36 @@ def test_what_another_process_was_sent_may_be_held_for_a_moment_more() -> None:
     assert max(held(HELD_SECONDS)) <= 1  # a node that begins as the copy lands
     here = replace(plan, host="/job:localhost/replica:0/task:0/device:CPU:1")
     assert variations_of(lifetimes(program(graph, here), 1, {1: [0]}), SLOW_LINK) == ()
+
+
+def test_what_a_branch_takes_and_gives_may_be_held_unless_it_takes_long(three: Varied) -> None:
+    def held(seconds: float) -> set[int]:
+        """Buffers that end later in other steps."""
+        costs = replace(three.costs, seconds=dict.fromkeys(three.told.program.names, seconds))
+        others = variations_of(three.told, costs)
+        return {b for other, _ in others for b in np.flatnonzero(other.end > three.told.end)}
+
+    form, told = three.graph.form, three.told
+    near = set()
+    for name in three.costs.once:
+        node = form.number[name]
+        values = (*form.reads[node], *range(form.first[node], form.first[node + 1]))
+        near |= {told.buffers[value] for value in values}
+    assert three.costs.once == three.costs.choices.keys()
+    assert held(HELD_SECONDS / 8)
+    assert held(HELD_SECONDS / 8) <= near
+    assert not held(2 * HELD_SECONDS)
+
+
+def test_a_loop_has_come_to_before_it_ends() -> None:
+    @tf.function(autograph=False)
+    def step(which: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+        return tf.while_loop(lambda i, y: i < which, lambda i, y: (i + 1, y @ y), (0, x))[1]
+
+    looped = varied(step)
+    assert len(looped.costs.requests) == 1
+    assert looped.costs.once == frozenset()
+    assert looped.others == ()
 
 
 def test_a_branch_and_its_gradient_are_chosen_alike(three: Varied) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 GRAIN = 256
@@ -113,6 +114,7 @@ class Costs:
       lanes: how many nodes the executor runs at once at most, where nothing orders them.
       choices: among how many functions a node chooses, by its name; `requests` has what that asks
         for which takes most.
+      once: names of the nodes that call one function once, as branches do and loops do not.
       asking: finds out what the functions of a node, by its name, ask for if somebody else holds
         some of what `requests` says that they alone are given: (node, output, part) of each; and
         what the one of a number asks for, where the node chooses.
@@ -133,9 +135,20 @@ class Costs:
     lying: tuple[Lying, ...] = ()
     lanes: int = 1
     choices: Mapping[str, int] = field(default_factory=dict)
+    once: frozenset[str] = frozenset()
     asking: Callable[[str, frozenset[Place], int | None], Asked] | None = field(
         default=None, compare=False
     )
+
+    @cached_property
+    def held(self) -> Mapping[str, tuple[int, ...]]:
+        """Bytes of the buffers that each node's kernel holds, as allocated; absent means none.
+
+        They are those of `buffers` where these are known, else the workspace is one.
+        """
+        known: dict[str, tuple[int, ...]] = {n: (nbytes,) for n, nbytes in self.workspace.items()}
+        known |= {name: sizes for name, sizes in self.buffers.items() if sizes}
+        return {name: tuple(map(self.allocated, sizes)) for name, sizes in known.items()}
 
     def seconds_on_host(self, name: str) -> float:
         """Time that a node runs if it is on the host."""

@@ -204,6 +204,8 @@ class _References:
     def read(self, values: Iterable[int]) -> list[int]:
         """The values whose buffers are read with these, behind them what they refer to."""
         read = [self.same.get(value, value) for value in values]
+        if not self.held:
+            return read
         more = dict.fromkeys(held for value in read for held in self.held.get(value, ()))
         return [*read, *more]
 

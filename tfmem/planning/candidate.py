@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from tfmem.costs.types import Costs
@@ -11,7 +11,7 @@ from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.request import Request
 from tfmem.simulation.allocation import Allocation
-from tfmem.simulation.simulate import Simulation, allocate, simulate
+from tfmem.simulation.simulate import Recent, Simulation
 
 FILLED = 0.94
 """Part of an allocator's memory that plans may fill whose copies end at any moment, so that no
@@ -42,6 +42,7 @@ class Candidate:
       simulation: of the plan.
       room: bytes of each free chunk of the allocator; None if it may grow.
       budget: bytes for which chunks are kept apart.
+      recent: where the plan may have been applied already.
     """
 
     graph: Graph
@@ -50,6 +51,7 @@ class Candidate:
     simulation: Simulation
     room: tuple[int, ...] | None
     budget: float = math.inf
+    recent: Recent = field(default_factory=Recent, repr=False, compare=False)
 
     @cached_property
     def _allocation(self) -> Allocation:
@@ -76,7 +78,8 @@ class Candidate:
         """The plan in the allocator, chunks kept apart for its budget."""
         is_within = self.simulation.window_peak_bytes <= self.budget
         most = self.budget - self.loose_bytes if is_within else math.inf
-        return allocate(self.graph, self.costs, self.plan, room=room, most=most, count=count)
+        applied = self.recent.applied(self.graph, self.costs, self.plan)
+        return applied.allocate(room, most, count)
 
     @property
     def _sure_room(self) -> tuple[int, ...] | None:
@@ -167,10 +170,13 @@ class Candidate:
         return math.fsum(self.costs.seconds.get(name, 0.0) for name in runs)
 
 
-def candidate(graph: Graph, costs: Costs, plan: Plan, request: Request) -> Candidate:
+def candidate(
+    graph: Graph, costs: Costs, plan: Plan, request: Request, recent: Recent | None = None
+) -> Candidate:
     """A plan with its simulation, for the budget and the free chunks of a request."""
-    simulation, budget = simulate(graph, costs, plan), request.budget or math.inf
-    return Candidate(graph, costs, plan, simulation, request.room, budget)
+    recent, budget = recent or Recent(), request.budget or math.inf
+    simulation = recent.applied(graph, costs, plan).simulation
+    return Candidate(graph, costs, plan, simulation, request.room, budget, recent)
 
 
 def capacity(graph: Graph, costs: Costs, plan: Plan, room: tuple[int, ...] | None) -> float:

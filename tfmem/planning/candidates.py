@@ -32,7 +32,7 @@ from tfmem.planning.order.early import (
 from tfmem.planning.order.memory_order import memory_order, program_order
 from tfmem.planning.placement import moved_nodes, placement_levels, variables_on
 from tfmem.planning.request import Request
-from tfmem.simulation.simulate import simulate
+from tfmem.simulation.simulate import Recent, simulate
 
 # Each constant: unit; what more and less of it trade; what would change it. What other values do to
 # plans and planning time is measured by `python -m models.bench.constants`
@@ -127,6 +127,7 @@ class Candidates:
         self._by_limit: dict[int, Candidate | None] = {}
         self._schedules: dict[int, list[Schedule]] = {}
         self._candidates: dict[tuple[int, int], Candidate] = {}
+        self._recent = Recent()
         self._failed_at: dict[float, int] = {}  # the largest limit that each copy factor failed at
 
     @property
@@ -289,7 +290,7 @@ class Candidates:
         if plan.recomputations and not plan.transfers:  # a copy may begin behind an update
             cloned = with_clones(self.graph, plan.recomputations)
             plan = replace(plan, order=updates_after_reads(cloned, plan.order))
-        return candidate(self.graph, self.costs, plan, self.request)
+        return candidate(self.graph, self.costs, plan, self.request, self._recent)
 
 
 def least_peak_order(graph: Graph, costs: Costs, request: Request) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from tfmem.planning.strategy import Strategy
 from tfmem.simulation.original import as_original
 from tfmem.simulation.program import program
 from tfmem.simulation.requests import staying
-from tfmem.simulation.simulate import Simulation, allocate, simulate
+from tfmem.simulation.simulate import Applied, Simulation
 from tfmem.units import format_bytes
 
 BODY_REGION = 1 << 40
@@ -60,8 +60,8 @@ def original(graph: Graph, costs: Costs, request: Request, bodies: Bodies) -> Or
     plan = Plan(device=request.device, host=request.host)
     turns = overlapping(bodies, costs, request.device)
     graph, costs = as_original(graph, costs)
-    allocation = allocate(graph, costs, plan, room=request.room)
-    simulation = simulate(graph, costs, plan)
+    applied = Applied(graph, costs, plan)
+    allocation, simulation = applied.allocate(request.room), applied.simulation
     return Original(
         simulation,
         allocation.usual_bytes,

@@ -25,6 +25,10 @@ FIRST_REGION = 2 * 2**20
 """Bytes of TensorFlow's own: the first region of an allocator that grows."""
 
 
+class NoRoom(Exception):
+    """A request found no free chunk that takes it."""
+
+
 @dataclass(slots=True)
 class Chunk:
     """Bytes side by side, handed out or free."""
@@ -44,13 +48,15 @@ class Bfc:
 
     Attributes:
       room: bytes of its free chunks, by address; None if it grows.
-      fits: whether the room was enough for every request (all are served here).
+      fits: whether the room was enough for every request; those for which it was not are served.
+      raises: whether the next one for which it is not raises `NoRoom` instead.
       in_use: bytes of all chunks handed out.
       reserved: bytes of all regions.
     """
 
     room: Sequence[int] | None = None
     fits: bool = True
+    raises: bool = False
     in_use: int = 0
     reserved: int = 0
     region: int = FIRST_REGION
@@ -89,7 +95,7 @@ class Bfc:
         if place == len(self.free):
             self._extend(size)
             place = bisect_left(self.free, (size, 0))
-        *_, chunk = self.free.pop(place)
+        chunk = self.free.pop(place)[2]
         if chunk.size >= 2 * size or chunk.size - size >= MOST_PADDING:
             rest = Chunk(chunk.begin + size, chunk.size - size, True, chunk, chunk.after)
             if rest.after is not None:
@@ -134,6 +140,8 @@ class Bfc:
     def _extend(self, size: int) -> None:
         if self.room is not None:
             self.fits = False
+            if self.raises:
+                raise NoRoom
             self.add(size)
             return
         is_larger = False

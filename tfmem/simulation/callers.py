@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tfmem.costs.static import static_costs
 from tfmem.costs.types import Asked, Costs, Place
-from tfmem.graph.bodies import BRANCHES, Argument, Bodies, Body, Items, Leaf
+from tfmem.graph.bodies import BRANCHES, LOOPS, Argument, Bodies, Body, Items, Leaf
 from tfmem.graph.ir import VARIABLE, Graph, Node, Value
 from tfmem.plan import Plan
 from tfmem.simulation.holdings import NOWHERE, Holdings, List, Tensor, Thing, reached
@@ -46,12 +46,14 @@ def body_costs(body: Body, device: str) -> Costs:
 
 def with_requests(costs: Costs, graph: Graph, bodies: Bodies, plans: Plans) -> Costs:
     """Costs in which callers take what their bodies, planned or not, ask for."""
-    asked, workspace, choices = {}, {}, {}
+    asked, workspace, choices, once = {}, {}, {}, set(costs.once)
     for name, functions in bodies.items():
         if functions and name in graph.by_name:
             asked[name] = asked_of(graph, name, functions, costs.granularity, plans)
             if graph.by_name[name].op in BRANCHES:
                 choices[name] = len(functions)
+            if graph.by_name[name].op not in LOOPS:
+                once.add(name)
     last = _last_readers(graph, costs, asked)
     for name, one in asked.items():
         node = graph.form.number[name]
@@ -69,6 +71,7 @@ def with_requests(costs: Costs, graph: Graph, bodies: Bodies, plans: Plans) -> C
         workspace={**costs.workspace, **workspace},
         requests={**costs.requests, **asked},
         choices={**costs.choices, **choices},
+        once=frozenset(once),
         asking=asking,
     )
 

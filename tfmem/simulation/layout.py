@@ -68,23 +68,23 @@ def _best_fit(
 
     Those with which none takes more than its `most`, else those with which that is exceeded least.
     """
-    best, least = None, math.inf
+    best: tuple[tuple[int, ...], list[Allocation]] | None = None
+    least = math.inf
     piece = min(step.piece for step, _ in plans)
     pieces = (piece,) * max(step.pieces for step, _ in plans)
     most = max(room, default=0) - sum(pieces) - GRAIN * (len(pieces) + WALLS + HOLE)
     for way in _ways(plans, room, most):
         apart, made = (*pieces, *way), list[Allocation]()
         for step, steps in plans:
-            made.append(step.within_apart(room, apart, steps, callers=callers))
-            if not made[-1].fits:
+            bound = step.most + least
+            made.append(step.within_apart(room, apart, steps, callers=callers, bound=bound))
+            if not made[-1].fits or made[-1].worst_bytes >= bound:
                 break
         else:
             both = zip(made, plans, strict=True)
-            over = max(one.worst_bytes - step.most for one, (step, _) in both)
-            if over <= 0:
-                return apart, made
-            if over < least:
-                best, least = (apart, made), over
+            best, least = (apart, made), max(one.worst_bytes - step.most for one, (step, _) in both)
+            if least <= 0:
+                return best
     return best
 
 

@@ -14,9 +14,9 @@ An allocator that grows without a limit is replayed in several processes, each w
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-import random
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from copy import copy
@@ -27,23 +27,17 @@ from math import ceil
 from tfmem.costs.types import GRAIN, HOLE, SWITCH, WALLS, Asked, Feed, Lying, Requests
 from tfmem.graph.compact import SMALL
 from tfmem.simulation.allocation import Allocation, allocation_of
-from tfmem.simulation.allocator import Bfc, Chunk, parted
+from tfmem.simulation.allocator import Bfc, Chunk, NoRoom, parted
 from tfmem.simulation.beginning import Beginning, next_one
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.liveness import Lifetimes
+from tfmem.simulation.past import with_past
 from tfmem.simulation.requests import numbers_of, on_device, parts_of, requests
 from tfmem.simulation.shuffled import in_order
 from tfmem.simulation.variations import Variation
 
 # Constants of the replay; what others do to predictions is measured by
 # `python -m models.bench.constants` (docs/measured/constants.md).
-
-LARGE_HOLES = 6
-"""Large holes that what ran before left in all growing allocators but the first. More pad more."""
-
-SMALL_HOLES, SMALL_HOLE_SIZES = 16, tuple(GRAIN << shift for shift in range(7))
-"""Small holes of each size (bytes) that building a model leaves. Without them small tensors break
-up large free chunks more than was measured: a ResNet-50 was predicted 3 % too high."""
 
 PIECE = SMALL
 """Bytes of the chunks that small buffers are served from, and of the largest buffers that count as
@@ -79,6 +73,7 @@ class Replay:
       most: bytes that are to be in use at most, if chunks can be kept apart so.
       orders: of the positions, which steps take turns with; none for the one that is told.
       variations: other steps, which take turns with the one that is told.
+      chooses: whether they take other branches; any of them may be the first then.
       piece: bytes of the chunks that small buffers are served from. Rows that would take one each
         do not fit: they would fill all of them, as holes where rows were join to larger chunks.
     """
@@ -94,7 +89,7 @@ class Replay:
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
         self.most, self.orders = math.inf, tuple[Sequence[int], ...]()
-        self.variations = tuple[Variation, ...]()
+        self.variations, self.chooses = tuple[Variation, ...](), False
         self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
         sizes = self._sizes = lifetimes.nbytes.tolist()
         pairs = lifetimes.variables
@@ -143,7 +138,7 @@ class Replay:
 
     def grown(self, count: int, steps: int) -> Allocation:
         """Runs steps in so many processes whose allocators grow without a limit."""
-        pools = [self._with_past(seed) for seed in range(count)]
+        pools = [with_past(seed, self._sizes) for seed in range(count)]
         callers = itertools.cycle((Caller.SAME, Caller.NEW))
         peaks = [self.run(pool, who, steps) for pool, who in zip(pools, callers, strict=False)]
         return allocation_of(pools, peaks, peaks[:1])
@@ -155,6 +150,7 @@ class Replay:
         steps: int,
         *,
         callers: int | None = None,
+        bound: float = math.inf,
         to_the_end: bool = False,
     ) -> Allocation:
         """Runs steps where only so many bytes are free, some chunks being kept apart.
@@ -164,11 +160,11 @@ class Replay:
           apart: of each chunk that is taken out of the largest one, pieces for small buffers too.
           steps: how many.
           callers: kinds of them to replay it for; None for all.
+          bound: bytes in use that end it, for no less than these is worth knowing.
           to_the_end: go on where the room is not enough, to find out how much would be in use.
         """
         pools, peaks, usual = [], [], []
-        has_choices = any(within != self._within for _, within in self.variations)
-        starts = range(1 + len(self.variations) * has_choices)
+        starts = range(1 + len(self.variations) * self.chooses)
         every = itertools.product(self.kinds[:callers], PLACES, starts)
         for caller, (padding, is_joined), first in every:
             is_open = caller.is_fed or not (caller is Caller.SAME or self.beginning.is_known)
@@ -182,11 +178,14 @@ class Replay:
             pool.in_use += sum(chunk.size for b, chunk in chunks.items() if b < 0)
             pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
             pools.append(pool)
-            count = min(steps, len(starts)) if first else steps
-            found = self.run(pool, caller, count, chunks, rows, first=first, to_the_end=to_the_end)
+            count, found = min(steps, len(starts)) if first else steps, [pool.in_use]
+            if pool.fits or to_the_end:
+                pool.raises = not to_the_end
+                with contextlib.suppress(NoRoom):
+                    found = self.run(pool, caller, count, chunks, rows, first=first, bound=bound)
             peaks.append(found)
             usual += [found] if caller is Caller.NEW else []
-            if not pool.fits:
+            if not pool.fits or found[-1] >= bound:
                 break
         return allocation_of(pools, peaks, usual)
 
@@ -244,25 +243,6 @@ class Replay:
         lifetimes, within = one or (self._lifetimes, self._within)
         return requests(lifetimes, self._workspace, within, held=held, kept=kept)
 
-    def _with_past(self, seed: int) -> Bfc:
-        """An allocator of a process that has built a model, and but for seed 0 run others before.
-
-        What ran before had tensors of such sizes, and small ones of less than a thousandth of the
-        largest.
-        """
-        choose, pool = random.Random(seed), Bfc()
-        sizes = [size for size in self._sizes if size >= GRAIN] or [GRAIN]
-        holes = [
-            size
-            for size in SMALL_HOLE_SIZES
-            for _ in range(SMALL_HOLES)
-            if size * 1024 < max(sizes)
-        ]
-        if seed:
-            holes += [choose.choice(sizes) for _ in range(LARGE_HOLES)]
-        pool.leave_holes(holes)
-        return pool
-
     def run(
         self,
         pool: Bfc,
@@ -272,12 +252,11 @@ class Replay:
         rows: Sequence[Chunk] = (),
         *,
         first: int = 0,
-        to_the_end: bool = True,
+        bound: float = math.inf,
     ) -> list[int]:
         """Most bytes in use in each step, beside what was there before.
 
-        The first step is run in any case. Steps are not run again once everything lies as it did
-        before an earlier one.
+        Steps are not run again once everything lies as it did before an earlier one.
 
         Args:
           pool, caller, steps: the allocator, who calls, how many steps.
@@ -286,7 +265,10 @@ class Replay:
           rows: chunks that rows leave for those kept apart for them, a batch in each step; in use
             as much as before.
           first: which of the variations comes first; 0 for the step that is told.
-          to_the_end: go on where there was no room.
+          bound: bytes in use at which it ends.
+
+        Raises:
+          NoRoom: the allocator has none for a request, and is asked to raise that.
         """
         before = pool.in_use if chunks is None else 0
         if chunks is None:
@@ -295,23 +277,22 @@ class Replay:
         chunks |= {b: pool.allocate(self._sizes[b]) for b in self._constants}
         for nbytes in self._staying:
             pool.allocate(nbytes)
-        variables: dict[int, deque[int]] = {}  # by size
-        for b in self._callers:
-            variables.setdefault(self._sizes[b], deque()).append(b)
+        variables = self._variables_by_size()
         renews = caller is not Caller.SAME
         asked = self._asked_by_who_keeps if renews else self._asked
         peaks, returned = list[int](), list[Chunk]()
         seen: dict[Hashable, int] = {}
         for step in range(steps):
-            if peaks and not (pool.fits or to_the_end):
-                break
             turn = (first + step) % len(asked)
             if not (caller.is_fed or rows):
                 state = turn, _state(pool, chunks, returned, variables)
                 if (known := seen.setdefault(state, step)) < step:
                     again = itertools.cycle(peaks[known:])
                     return [*peaks, *itertools.islice(again, steps - step)]
-            peaks.append(self._most(pool, asked[turn], chunks, variables) - before)
+            most = self._most(pool, asked[turn], chunks, variables, bound + before)
+            peaks.append(most - before)
+            if peaks[-1] >= bound:
+                break
             keeper = self._keeper.items()  # all at once: one may be given what another had
             chunks |= {old: chunks.pop(new) for new, old in keeper if new in chunks}
             if renews:
@@ -321,6 +302,13 @@ class Replay:
                 returned += self._change_arguments(pool, caller, chunks, is_early)
             self._leave(pool, rows, step)
         return peaks
+
+    def _variables_by_size(self) -> dict[int, deque[int]]:
+        """Those that adopt buffers, in the order in which it is their turn."""
+        found: dict[int, deque[int]] = {}
+        for b in self._callers:
+            found.setdefault(self._sizes[b], deque()).append(b)
+        return found
 
     def _leave(self, pool: Bfc, rows: Sequence[Chunk], step: int) -> None:
         """Gives back the chunks of a step's batch; they count as before."""
@@ -364,16 +352,20 @@ class Replay:
         asked: Requests,
         chunks: dict[int, Chunk],
         variables: Mapping[int, deque[int]],
+        bound: float,
     ) -> int:
-        """Serves one step's requests; most bytes in use meanwhile.
+        """Serves one step's requests, until so many bytes are in use; the most that are meanwhile.
 
         Which variable adopts a buffer is not known here: those of its size take turns.
         """
-        most, requested = pool.in_use, {}
+        most, requested, allocate = pool.in_use, dict[int, int](), pool.allocate
         for number, nbytes in asked:
             if nbytes > 0:
-                chunks[number], requested[number] = pool.allocate(nbytes), nbytes
-                most = max(most, pool.in_use)
+                chunks[number], requested[number] = allocate(nbytes), nbytes
+                if pool.in_use > most:
+                    most = pool.in_use
+                    if most >= bound:
+                        break
                 continue
             like = variables.get(requested.get(number, 0)) if nbytes == SWITCH else None
             if like:

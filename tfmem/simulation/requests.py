@@ -267,8 +267,8 @@ def staying(steps: Program, costs: Costs) -> list[int]:
 
 def kernel_buffers(steps: Program, costs: Costs) -> list[tuple[int, ...]]:
     """Bytes of the buffers that each node's kernel holds, with a 0 where outputs are made."""
-    buffers = (held_by(costs, steps.graph.priced[node]) for node in steps.order)
-    return [tuple(map(costs.allocated, one)) for one in buffers]
+    held = costs.held
+    return [held.get(steps.graph.priced[node], (0,)) for node in steps.order]
 
 
 def held_by(known: Costs | Body, name: str) -> tuple[int, ...]:

@@ -1,18 +1,13 @@
-"""Memory and time of (graph, costs, plan): the peak, when it is, and who is alive then.
-
-Four clocks run: the device computes one node after another in the order, the host whichever of its
-nodes has all that it reads, and one copy at a time goes each way between them.
-"""
+"""Memory and time of (graph, costs, plan): the peak, when it is, and who is alive then."""
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +18,7 @@ from tfmem.graph.ir import Graph, Value
 from tfmem.plan import Plan
 from tfmem.simulation import liveness
 from tfmem.simulation.allocation import Allocation
+from tfmem.simulation.clocks import Clocks, clocks_of
 from tfmem.simulation.layout import within
 from tfmem.simulation.program import Program, program
 from tfmem.simulation.replay import Replay
@@ -44,6 +40,9 @@ PROCESSES = 8
 """Allocators in which steps are replayed, each with another past. Fewer accept plans that a process
 with an unlucky past cannot run: in three a U-Net's plan was accepted that was out of memory in its
 seventh step, in eight it is refused."""
+
+RECENT = 6
+"""Applied plans that are kept for who asks next: a limit has up to six candidates."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,107 @@ class Simulation:
     window_peak_bytes: int
 
 
+@dataclass(frozen=True, eq=False)
+class Applied:
+    """A plan applied to a graph: what is asked of it several times is found once.
+
+    Raises, when it is asked anything:
+      Error: the plan does not fit the graph (see `program.program`).
+    """
+
+    graph: Graph
+    costs: Costs
+    plan: Plan
+
+    @cached_property
+    def program(self) -> Program:
+        """Its steps."""
+        return program(self.graph, self.plan)
+
+    @cached_property
+    def clocks(self) -> Clocks:
+        """When they run."""
+        return clocks_of(self.program, self.costs)
+
+    @cached_property
+    def lifetimes(self) -> liveness.Lifetimes:
+        """How long buffers live."""
+        return liveness.lifetimes(self.program, self.costs.granularity, self.clocks.held)
+
+    @cached_property
+    def timeline(self) -> Array:
+        """Bytes in use on the device while each node runs."""
+        return _timeline(self.program, self.costs, self.lifetimes)
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """What it is predicted to give."""
+        steps, timeline, window = self.program, self.timeline, self.plan.window
+        peak = int(timeline.argmax())
+        bound = int(timeline[peak])
+        if window > 1:
+            granularity = self.costs.granularity
+            loose = liveness.lifetimes(steps, granularity, self.clocks.held, window)
+            bound = max(bound, int(_window_timeline(loose, self.costs, window).max()))
+        return Simulation(
+            peak_bytes=int(timeline[peak]),
+            peak_node=steps.graph.names[steps.order[peak]] if steps.order else "",
+            timeline=timeline[: len(steps.order)],
+            step_seconds=self.clocks.seconds,
+            host_bytes=int(self.lifetimes.timeline(host=True).max()),
+            alive_at_peak=tuple(self.lifetimes.alive(peak)),
+            order=steps.names,
+            window_peak_bytes=bound,
+        )
+
+    @property
+    def rounds(self) -> int:
+        """How often so many nodes may be replayed."""
+        return EVENTS // max(1, len(self.program.order))
+
+    @property
+    def times(self) -> int:
+        """How many steps are replayed in each allocator."""
+        return max(LEAST_STEPS, min(MOST_STEPS, self.rounds))
+
+    @cached_property
+    def step(self) -> Replay:
+        """Its step, to be replayed in allocators."""
+        steps, costs, lifetimes = self.program, self.costs, self.lifetimes
+        buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
+        step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
+        step.orders = orders_of(steps, self.plan, self.times)
+        step.variations, step.chooses = variations_of(lifetimes, costs), bool(costs.choices)
+        return step
+
+    def allocate(
+        self, room: Sequence[int] | None, most: float = math.inf, count: int | None = None
+    ) -> Allocation:
+        """It in an allocator; the arguments are those of `allocate`."""
+        if room is None:
+            return self.step.grown(min(count or PROCESSES, max(1, self.rounds)), self.times)
+        self.step.most = most
+        return within(self.step, _freed(self.graph, self.costs, self.plan, room), self.times, count)
+
+
+class Recent:
+    """Plans that were applied last: several in a row ask for the same one.
+
+    One of them takes up to 20 MB (a GPT of 4,508 nodes, with a host).
+    """
+
+    def __init__(self) -> None:
+        self._applied: deque[Applied] = deque(maxlen=RECENT)
+
+    def applied(self, graph: Graph, costs: Costs, plan: Plan) -> Applied:
+        """The plan applied to the graph; the one known if these are the very same objects."""
+        for one in self._applied:
+            if one.plan is plan and one.graph is graph and one.costs is costs:
+                return one
+        self._applied.append(Applied(graph, costs, plan))
+        return self._applied[-1]
+
+
 def simulate(graph: Graph, costs: Costs, plan: Plan) -> Simulation:
     """Replays a plan on the captured graph.
 
@@ -82,23 +182,7 @@ def simulate(graph: Graph, costs: Costs, plan: Plan) -> Simulation:
     Raises:
       Error: the plan does not fit the graph (see `program.program`).
     """
-    steps, clocks, lifetimes = _replayed(graph, costs, plan)
-    timeline = _timeline(steps, costs, lifetimes)
-    peak = int(timeline.argmax())
-    bound = int(timeline[peak])
-    if plan.window > 1:
-        loose = liveness.lifetimes(steps, costs.granularity, clocks.held, plan.window)
-        bound = max(bound, int(_window_timeline(loose, costs, plan.window).max()))
-    return Simulation(
-        peak_bytes=int(timeline[peak]),
-        peak_node=steps.graph.names[steps.order[peak]] if steps.order else "",
-        timeline=timeline[: len(steps.order)],
-        step_seconds=clocks.seconds,
-        host_bytes=int(lifetimes.timeline(host=True).max()),
-        alive_at_peak=tuple(lifetimes.alive(peak)),
-        order=steps.names,
-        window_peak_bytes=bound,
-    )
+    return Applied(graph, costs, plan).simulation
 
 
 @dataclass(frozen=True)
@@ -145,15 +229,16 @@ class Trace:
 
 def trace(graph: Graph, costs: Costs, plan: Plan) -> Trace:
     """What `simulate` sums up, with every node, buffer and copy."""
-    steps, clocks, lifetimes = _replayed(graph, costs, plan)
+    applied = Applied(graph, costs, plan)
+    steps, lifetimes = applied.program, applied.lifetimes
     seconds = [costs.seconds.get(name, 0.0) for name in steps.graph.priced]
-    ends = [clocks.ends[node] for node in steps.order]
+    ends = [applied.clocks.ends[node] for node in steps.order]
     here = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
     return Trace(
         order=steps.names,
         begins=tuple(end - seconds[node] for end, node in zip(ends, steps.order, strict=True)),
         ends=tuple(ends),
-        timeline=_timeline(steps, costs, lifetimes)[: len(steps.order)],
+        timeline=applied.timeline[: len(steps.order)],
         buffers=tuple(
             Buffer(
                 steps.value(int(lifetimes.owner[buffer])),
@@ -163,7 +248,7 @@ def trace(graph: Graph, costs: Costs, plan: Plan) -> Trace:
             )
             for buffer in here
         ),
-        copies=tuple(_timed_copies(steps, costs, clocks.ends)),
+        copies=tuple(_timed_copies(steps, costs, applied.clocks.ends)),
     )
 
 
@@ -198,21 +283,19 @@ def allocate(
       count: processes in which it is replayed where the allocator grows, fewer for large graphs;
         callers for whom it is where there is room. None for all. More never show less.
     """
-    step, rounds, steps = _replay(graph, costs, plan, most)
-    if room is None:
-        return step.grown(min(count or PROCESSES, max(1, rounds)), steps)
-    return within(step, _freed(graph, costs, plan, room), steps, count)
+    return Applied(graph, costs, plan).allocate(room, most, count)
 
 
 def step_of(graph: Graph, costs: Costs, plan: Plan, most: float = math.inf) -> tuple[Replay, int]:
     """A plan's step, to be replayed in allocators, and how many times; arguments of `allocate`."""
-    step, _, steps = _replay(graph, costs, plan, most)
-    return step, steps
+    applied = Applied(graph, costs, plan)
+    applied.step.most = most
+    return applied.step, applied.times
 
 
 def asked(graph: Graph, costs: Costs, plan: Plan) -> list[tuple[str, int]]:
     """What a step, but the first, asks the device's allocator for: node and bytes, in order."""
-    return step_of(graph, costs, plan)[0].asked()
+    return Applied(graph, costs, plan).step.asked()
 
 
 def _freed(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple[int, ...]:
@@ -220,27 +303,6 @@ def _freed(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple
     placed = (graph.by_name[one.variable] for one in plan.placements)
     freed = (sum(map(costs.allocated, node.nbytes)) for node in placed if node.device != plan.host)
     return *freed, *room
-
-
-def _replay(graph: Graph, costs: Costs, plan: Plan, most: float) -> tuple[Replay, int, int]:
-    """A plan's step, to be replayed; in how many processes at most, and how many times."""
-    steps, _, lifetimes = _replayed(graph, costs, plan)
-    rounds = EVENTS // max(1, len(steps.order))
-    times = max(LEAST_STEPS, min(MOST_STEPS, rounds))
-    buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
-    step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
-    step.most, step.orders = most, orders_of(steps, plan, times)
-    step.variations = variations_of(lifetimes, costs)
-    return step, rounds, times
-
-
-def _replayed(
-    graph: Graph, costs: Costs, plan: Plan
-) -> tuple[Program, _Clocks, liveness.Lifetimes]:
-    """A plan applied to a graph: its steps, when they end, and how long buffers live."""
-    steps = program(graph, plan)
-    clocks = _clocks(steps, costs)
-    return steps, clocks, liveness.lifetimes(steps, costs.granularity, clocks.held)
 
 
 def _timeline(steps: Program, costs: Costs, lifetimes: liveness.Lifetimes) -> Array:
@@ -276,123 +338,3 @@ def _window_timeline(lifetimes: liveness.Lifetimes, costs: Costs, window: int) -
             else:
                 timeline[position] += early[place[other]]
     return np.array(timeline, np.int64)
-
-
-class _Clocks(NamedTuple):
-    """Which copies to the host have landed when each position ends; when each step has ended.
-
-    `seconds` are those of all: without waits a sum that does not depend on the order.
-    """
-
-    held: dict[int, list[int]]
-    ends: list[float]
-    seconds: float
-
-
-def _clocks(steps: Program, costs: Costs) -> _Clocks:
-    graph, nodes = steps.graph, len(steps.graph.names)
-    seconds = [costs.seconds.get(name, 0.0) for name in graph.priced]
-    ends = [0.0] * len(steps.on_host)
-    if not steps.waits:
-        for node, end in zip(steps.order, accumulate(seconds[n] for n in steps.order), strict=True):
-            ends[node] = end
-        return _Clocks({}, ends, math.fsum(seconds[node] for node in steps.order))
-    there = [costs.seconds_on_host(name) for name in graph.priced]
-    link, device, finished = _Link(costs), _Device(costs.contention), []
-    host = computed = 0.0
-    for step in steps.sequence:
-        awaited = steps.waits.get(step, ())
-        if step < nodes:
-            ready = max((link.arrival(other, ends) for other in awaited), default=0.0)
-            if graph.is_input[step]:
-                ends[step] = ready
-            elif steps.on_host[step]:
-                host = ends[step] = max(host, ready) + there[step]
-                computed += there[step]
-            else:
-                ends[step] = device.run(ready, seconds[step], link.busy + computed)
-                finished.append(ends[step])
-            continue
-        copy = steps.copies[step - nodes]
-        ready = max((ends[other] for other in awaited), default=0.0)
-        if copy.to_host:
-            ends[step] = link.send(ready, steps.nbytes[copy.source])
-        else:
-            link.request(step, ready, steps.nbytes[copy.source])
-    link.drain(ends)
-    held: dict[int, list[int]] = {}
-    for number, copy in enumerate(steps.copies):
-        if copy.to_host:
-            landing = bisect_left(finished, ends[nodes + number])
-            held.setdefault(copy.pace if copy.pace >= 0 else landing, []).append(number)
-    return _Clocks(held, ends, max(ends, default=0.0))
-
-
-class _Device:
-    """The device's own nodes, which stand still for a part of what others do on its cores."""
-
-    def __init__(self, contention: float) -> None:
-        self.contention = contention
-        self.now = self.counted = 0.0
-
-    def run(self, ready: float, seconds: float, busy: float) -> float:
-        """Runs a node; when it has ended. `busy` is what others have done until now, in seconds.
-
-        Nothing is lost to what they do while the device waits for them.
-        """
-        idle = max(0.0, ready - self.now)
-        lost = self.contention * max(0.0, busy - self.counted - idle)
-        self.counted = busy
-        self.now += idle + lost + seconds
-        return self.now
-
-
-class _Link:
-    """The two directions between device and host, each with a queue of its own.
-
-    `busy` are the seconds in which copies were under way, those of both directions added.
-    """
-
-    def __init__(self, costs: Costs) -> None:
-        self.costs = costs
-        self.busy = 0.0
-        self.out_free = self.in_free = 0.0
-        self.pending: list[tuple[float, int, int]] = []
-        self.waiting: set[int] = set()
-
-    def send(self, ready: float, nbytes: int) -> float:
-        """Copies to the host; when it has landed."""
-        begin = max(self.out_free, ready)
-        seconds = self._seconds(nbytes / self.costs.to_host, begin, self.in_free)
-        self.out_free = begin + self.costs.latency + seconds
-        self.busy += seconds
-        return self.out_free
-
-    def _seconds(self, alone: float, begin: float, other_free: float) -> float:
-        """Seconds of a copy that meets others on their way back: the later one waits for both."""
-        together = min(alone, max(0.0, other_free - begin))
-        return alone + (2.0 - self.costs.duplex) * together
-
-    def request(self, step: int, ready: float, nbytes: int) -> None:
-        """Asks for a copy to the device that may start at `ready`."""
-        heapq.heappush(self.pending, (ready, step, nbytes))
-        self.waiting.add(step)
-
-    def arrival(self, step: int, ends: list[float]) -> float:
-        """When a step has ended; serves the copies to the device that come before it."""
-        while step in self.waiting:
-            self._serve(ends)
-        return ends[step]
-
-    def drain(self, ends: list[float]) -> None:
-        """Serves every copy that was asked for."""
-        while self.pending:
-            self._serve(ends)
-
-    def _serve(self, ends: list[float]) -> None:
-        ready, step, nbytes = heapq.heappop(self.pending)
-        begin = max(self.in_free, ready)
-        seconds = self._seconds(nbytes / self.costs.from_host, begin, self.out_free)
-        self.in_free = ends[step] = begin + self.costs.latency + seconds
-        self.busy += seconds
-        self.waiting.discard(step)

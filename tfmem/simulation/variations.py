@@ -18,23 +18,25 @@ COUNT = 4
 may have to make do with, and take longer."""
 
 HELD_SECONDS = 2e-3
-"""How long TensorFlow holds at most what it has sent to another process: its RPC lets go of it when
-a thread of its own comes to, after the other process has it and what waits for that has gone on."""
+"""How long a thread of TensorFlow may be away, and what it holds with it: its RPC's what another
+process was sent, from when that has it; the one that calls a function what that takes and gives,
+from when it calls. Others go on meanwhile. More foresees what happens where others take the cores,
+and refuses more."""
 
 IS_HELD = 0.5
-"""Part of what is sent that is held in one variation. All of it at once never was."""
+"""Part of what may be held that is, in one variation. All of it at once never was."""
 
 Variation = tuple[Lifetimes, Mapping[int, Asked]]
 """When the buffers of a step begin and end, and what its functions ask for."""
 
 
 def variations_of(lifetimes: Lifetimes, costs: Costs) -> tuple[Variation, ...]:
-    """Other steps that there may be; none where nothing is chosen and nothing crosses.
+    """Other steps that there may be; none where nothing is chosen, crosses or may be held.
 
     Nodes that choose by one value, such as a branch and its gradient, choose alike, each branch in
     turn; those of bodies are not told apart. What comes to the device has its buffer from some
-    moment on between the earliest, as in `lifetimes`, and its first use. What is sent to another
-    process may be held for a moment more.
+    moment on between the earliest, as in `lifetimes`, and its first use. What another process was
+    sent, and what functions took and gave, may be held for a moment more.
     """
     steps = lifetimes.program
     choosing = {
@@ -43,10 +45,10 @@ def variations_of(lifetimes: Lifetimes, costs: Costs) -> tuple[Variation, ...]:
         if steps.graph.priced[node] in costs.choices
     }
     arrivals = list(_arrivals(lifetimes))
-    sent = dict(_sent(lifetimes, costs))
+    held = dict(_held(lifetimes, costs))
     found = []
-    for number in range(COUNT if choosing or arrivals or sent else 0):
-        other = _crossing(lifetimes, arrivals, sent, random.Random(number))
+    for number in range(COUNT if choosing or arrivals or held else 0):
+        other = _at_other_moments(lifetimes, arrivals, held, random.Random(number))
         branches = _branches(choosing, costs.choices, number)
         found.append((other, functions(steps, costs, other, branches)))
     return tuple(found)
@@ -62,17 +64,17 @@ def _branches(
     return {name: (first[which] + number) % choices[name] for name, which in choosing.items()}
 
 
-def _crossing(
+def _at_other_moments(
     lifetimes: Lifetimes,
     arrivals: Sequence[tuple[int, int, int]],
-    sent: Mapping[int, int],
+    held: Mapping[int, int],
     choose: random.Random,
 ) -> Lifetimes:
     """The same step in which copies arrive, and are let go of, at other moments."""
     start, end = lifetimes.start.copy(), lifetimes.end.copy()
     for buffer, first, last in arrivals:
         start[buffer] = choose.randint(first, last)
-    for buffer, last in sent.items():
+    for buffer, last in held.items():
         if choose.random() < IS_HELD:
             end[buffer] = choose.randint(int(end[buffer]), last)
     return replace(lifetimes, start=start, end=end)
@@ -89,14 +91,26 @@ def _arrivals(lifetimes: Lifetimes) -> Iterator[tuple[int, int, int]]:
             yield buffer, first, max(first, needed[number])
 
 
-def _sent(lifetimes: Lifetimes, costs: Costs) -> Iterator[tuple[int, int]]:
-    """Buffers of what another process is sent, and the last position that may find them held."""
+def _held(lifetimes: Lifetimes, costs: Costs) -> Iterator[tuple[int, int]]:
+    """Buffers that may be held for longer than they are needed, and the last position for that."""
     steps = lifetimes.program
-    ends = np.cumsum([costs.seconds.get(steps.graph.priced[node], 0.0) for node in steps.order])
-    for buffer in sorted({lifetimes.buffers[value] for value in steps.sent} - {-1}):
-        end = int(lifetimes.end[buffer])
-        last = int(np.searchsorted(ends, ends[end] + HELD_SECONDS))
-        yield buffer, min(last, len(ends) - 1)
+    form, end = steps.graph, lifetimes.end.tolist()
+    seconds = np.array([costs.seconds.get(form.priced[node], 0.0) for node in steps.order])
+    ends = np.cumsum(seconds)
+    from_end, from_begin = (
+        np.minimum(np.searchsorted(ends, begin + HELD_SECONDS), len(ends) - 1).tolist()
+        for begin in (ends, ends - seconds)
+    )
+    last: dict[int, int] = {}
+    for buffer in {lifetimes.buffers[value] for value in steps.sent} - {-1}:
+        last[buffer] = from_end[end[buffer]]
+    for position, node in enumerate(steps.order):
+        if form.priced[node] in costs.once:
+            read = steps.reads.get(node, form.reads[node])
+            for value in (*read, *range(form.first[node], form.first[node + 1])):
+                buffer = lifetimes.buffers[value]
+                last[buffer] = max(last.get(buffer, 0), from_begin[position])
+    yield from sorted((b, position) for b, position in last.items() if b >= 0 and end[b] < position)
 
 
 def _first_uses(steps: Program) -> dict[int, int]:
