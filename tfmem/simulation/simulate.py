@@ -158,7 +158,7 @@ class Applied:
 class Recent:
     """Plans that were applied last: several in a row ask for the same one.
 
-    One of them takes up to 20 MB (a GPT of 4,508 nodes, with a host).
+    One takes 0.9 MB (a U-Net of 1,003 nodes), and more where its steps differ.
     """
 
     def __init__(self) -> None:
