@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from tfmem.graph.bodies import Body
+
 GRAIN = 256
 """The allocator rounds each request up to a multiple of so many bytes."""
 
@@ -141,14 +143,10 @@ class Costs:
     )
 
     @cached_property
-    def held(self) -> Mapping[str, tuple[int, ...]]:
-        """Bytes of the buffers that each node's kernel holds, as allocated; absent means none.
-
-        They are those of `buffers` where these are known, else the workspace is one.
-        """
-        known: dict[str, tuple[int, ...]] = {n: (nbytes,) for n, nbytes in self.workspace.items()}
-        known |= {name: sizes for name, sizes in self.buffers.items() if sizes}
-        return {name: tuple(map(self.allocated, sizes)) for name, sizes in known.items()}
+    def kernel_buffers(self) -> Mapping[str, tuple[int, ...]]:
+        """What `held_by` says of each node, as allocated; absent means none."""
+        names = self.workspace.keys() | self.buffers.keys()
+        return {name: tuple(map(self.allocated, held_by(self, name))) for name in names}
 
     def seconds_on_host(self, name: str) -> float:
         """Time that a node runs if it is on the host."""
@@ -157,6 +155,11 @@ class Costs:
     def allocated(self, nbytes: int) -> int:
         """Bytes a buffer of `nbytes` takes on the device."""
         return -(-nbytes // self.granularity) * self.granularity
+
+
+def held_by(known: Costs | Body, name: str) -> tuple[int, ...]:
+    """Bytes of the buffers that a node's kernel holds, with a 0 where outputs are made."""
+    return known.buffers.get(name) or (known.workspace.get(name, 0),)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from collections.abc import Iterable
 
 from tfmem.bridge.capture import Captured
 from tfmem.costs import history, profiler
+from tfmem.costs.types import held_by
 from tfmem.functions.entry import Planned
 from tfmem.functions.failures import Failure
 from tfmem.planning.cache import PLANNER
 from tfmem.planning.candidate import FILLED_IN_ANY_ORDER, capacity
 from tfmem.planning.request import Request
-from tfmem.simulation.requests import held_by
 from tfmem.units import format_bytes
 
 _log = logging.getLogger("tfmem")

@@ -46,14 +46,12 @@ def body_costs(body: Body, device: str) -> Costs:
 
 def with_requests(costs: Costs, graph: Graph, bodies: Bodies, plans: Plans) -> Costs:
     """Costs in which callers take what their bodies, planned or not, ask for."""
-    asked, workspace, choices, once = {}, {}, {}, set(costs.once)
+    asked, workspace, choices = {}, {}, {}
     for name, functions in bodies.items():
         if functions and name in graph.by_name:
             asked[name] = asked_of(graph, name, functions, costs.granularity, plans)
             if graph.by_name[name].op in BRANCHES:
                 choices[name] = len(functions)
-            if graph.by_name[name].op not in LOOPS:
-                once.add(name)
     last = _last_readers(graph, costs, asked)
     for name, one in asked.items():
         node = graph.form.number[name]
@@ -71,7 +69,7 @@ def with_requests(costs: Costs, graph: Graph, bodies: Bodies, plans: Plans) -> C
         workspace={**costs.workspace, **workspace},
         requests={**costs.requests, **asked},
         choices={**costs.choices, **choices},
-        once=frozenset(once),
+        once=costs.once | {name for name in asked if graph.by_name[name].op not in LOOPS},
         asking=asking,
     )
 

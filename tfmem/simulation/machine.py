@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tfmem.costs.types import held_by
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph.bodies import BRANCHES, LOOPS, Body
 from tfmem.graph.compact import PLAIN
@@ -29,7 +30,7 @@ from tfmem.simulation.code import Code, code_of
 from tfmem.simulation.counting import turns_of
 from tfmem.simulation.holdings import Holdings, List, Tensor, Thing, number, numbers
 from tfmem.simulation.liveness import Liveness
-from tfmem.simulation.requests import around_outputs, held_by
+from tfmem.simulation.requests import around_outputs
 from tfmem.simulation.turns import Turns
 
 Path = tuple[str, ...]

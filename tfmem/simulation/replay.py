@@ -73,7 +73,7 @@ class Replay:
       most: bytes that are to be in use at most, if chunks can be kept apart so.
       orders: of the positions, which steps take turns with; none for the one that is told.
       variations: other steps, which take turns with the one that is told.
-      chooses: whether they take other branches; any of them may be the first then.
+        If they take other branches any of them may be the first.
       piece: bytes of the chunks that small buffers are served from. Rows that would take one each
         do not fit: they would fill all of them, as holes where rows were join to larger chunks.
     """
@@ -89,7 +89,7 @@ class Replay:
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
         self.most, self.orders = math.inf, tuple[Sequence[int], ...]()
-        self.variations, self.chooses = tuple[Variation, ...](), False
+        self.variations = tuple[Variation, ...]()
         self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
         sizes = self._sizes = lifetimes.nbytes.tolist()
         pairs = lifetimes.variables
@@ -164,7 +164,8 @@ class Replay:
           to_the_end: go on where the room is not enough, to find out how much would be in use.
         """
         pools, peaks, usual = [], [], []
-        starts = range(1 + len(self.variations) * self.chooses)
+        chooses = any(one.is_exact for _, within in self.variations for one in within.values())
+        starts = range(1 + len(self.variations) * chooses)
         every = itertools.product(self.kinds[:callers], PLACES, starts)
         for caller, (padding, is_joined), first in every:
             is_open = caller.is_fed or not (caller is Caller.SAME or self.beginning.is_known)

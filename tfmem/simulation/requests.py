@@ -7,7 +7,6 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from tfmem.costs.types import SWITCH, Asked, Costs, Requests
-from tfmem.graph.bodies import Body
 from tfmem.graph.compact import Compact
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.program import Program
@@ -267,13 +266,8 @@ def staying(steps: Program, costs: Costs) -> list[int]:
 
 def kernel_buffers(steps: Program, costs: Costs) -> list[tuple[int, ...]]:
     """Bytes of the buffers that each node's kernel holds, with a 0 where outputs are made."""
-    held = costs.held
-    return [held.get(steps.graph.priced[node], (0,)) for node in steps.order]
-
-
-def held_by(known: Costs | Body, name: str) -> tuple[int, ...]:
-    """Bytes of the buffers that a node's kernel holds, with a 0 where outputs are made."""
-    return known.buffers.get(name) or (known.workspace.get(name, 0),)
+    known = costs.kernel_buffers
+    return [known.get(steps.graph.priced[node], (0,)) for node in steps.order]
 
 
 def scratch(steps: Program, costs: Costs, lifetimes: Lifetimes) -> list[int]:

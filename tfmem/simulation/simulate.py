@@ -142,7 +142,7 @@ class Applied:
         buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
         step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
         step.orders = orders_of(steps, self.plan, self.times)
-        step.variations, step.chooses = variations_of(lifetimes, costs), bool(costs.choices)
+        step.variations = variations_of(lifetimes, costs)
         return step
 
     def allocate(

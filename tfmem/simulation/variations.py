@@ -94,6 +94,8 @@ def _arrivals(lifetimes: Lifetimes) -> Iterator[tuple[int, int, int]]:
 def _held(lifetimes: Lifetimes, costs: Costs) -> Iterator[tuple[int, int]]:
     """Buffers that may be held for longer than they are needed, and the last position for that."""
     steps = lifetimes.program
+    if not (steps.sent or costs.once):
+        return
     form, end = steps.graph, lifetimes.end.tolist()
     seconds = np.array([costs.seconds.get(form.priced[node], 0.0) for node in steps.order])
     ends = np.cumsum(seconds)
