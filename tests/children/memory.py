@@ -17,6 +17,7 @@ from tests.children.host import MIB, raised
 from tfmem.functions.resolve import with_room
 from tfmem.planning.request import Request
 from tfmem.runtime import devices, heap, memory
+from tfmem.runtime.partition import partition
 
 
 def figures() -> dict[str, Any]:
@@ -151,14 +152,14 @@ def free_chunks() -> dict[str, Any]:
     del pairs
     first = heap.measured(device)
     heap.claim(device)
-    with mock.patch.object(heap, "_pool", return_value=(0, limit - 3 * 2**16, MIB)):
+    with mock.patch.object(heap, "pool_of", return_value=(0, limit - 3 * 2**16, MIB)):
         heap.claim(device)  # what was measured is a region off: nothing more is to be had
     claimed = heap.measured(device)
-    apart = heap.partition(device, (5 * MIB, 2**16, 2**16))
+    apart = partition(device, (5 * MIB, 2**16, 2**16))
     parted = heap.measured(device)
     del apart
     joined = heap.measured(device)
-    apart = heap.partition(device, (5 * MIB, 2**16, 2**16))
+    apart = partition(device, (5 * MIB, 2**16, 2**16))
     beside = []
     while made:  # what lies behind each hole
         made.pop()
@@ -195,7 +196,7 @@ def chunks_alike(first_grains: int, second_grains: int) -> dict[str, Any]:
     walls += side_by_side(12, MIB)
     del chunks
     before = heap.measured(device)
-    apart = heap.partition(device, (2**16, MIB))
+    apart = partition(device, (2**16, MIB))
     after = heap.measured(device)
     assert before
     assert after

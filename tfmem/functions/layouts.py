@@ -26,6 +26,7 @@ from tfmem.planning.nested import charge
 from tfmem.planning.request import Request
 from tfmem.runtime import heap, memory
 from tfmem.runtime.heap import Heap
+from tfmem.runtime.partition import partition
 from tfmem.simulation.layout import layout
 from tfmem.simulation.simulate import step_of
 
@@ -179,7 +180,7 @@ class Layouts:
             for one, its_step in every:
                 one.is_fit &= _fits(its_step, free, sizes or ())
         enlarged = [ceil(larger * size / GRAIN) * GRAIN for size in sizes or ()]
-        walls = heap.partition(tenant.device, enlarged)
+        walls = partition(tenant.device, enlarged)
         if found and sizes and not walls:
             for one, its_step in every:
                 one.is_fit &= _fits(its_step, free, ())

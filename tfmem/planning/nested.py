@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tfmem.costs.types import Costs
@@ -29,22 +29,20 @@ def room_beside(graph: Graph, costs: Costs, device: str, budget: int) -> Mapping
 
 
 def plan_bodies(
-    graph: Graph,
-    costs: Costs,
     bodies: Bodies,
+    costs: Costs,
     room: Mapping[str, int | None],
-    device: str,
+    given: Mapping[tuple[str, int], int],
     plan: Callable[[Body, int | None], Plan],
 ) -> tuple[BodyPlan, ...]:
     """Plans each body that takes memory of its own.
 
     Args:
-      graph: whose nodes run the bodies.
-      costs: its prices; the workspace of a caller is what its bodies take now.
       bodies: of each node.
+      costs: prices of the graph whose nodes run them.
       room: bytes that a caller may take beside its inputs and outputs; None for no bound. Nodes
         that are not named keep their bodies.
-      device: full name of the device.
+      given: from `bytes_given`.
       plan: makes a body's plan for a budget.
     """
     made = []
@@ -53,29 +51,41 @@ def plan_bodies(
             continue
         for branch, body in enumerate(functions):
             free = room[name]
-            beside = _beside(graph, name, functions, branch, costs, device)
-            found = plan(body, None if free is None else max(1, free + beside))
+            found = plan(body, None if free is None else max(1, free + given[name, branch]))
             if not found.is_noop:
                 made.append(BodyPlan(name, branch, found))
     return tuple(made)
 
 
-def _beside(
-    graph: Graph, name: str, functions: Sequence[Body], branch: int, costs: Costs, device: str
-) -> int:
-    """By how much a body's own peak is above what its caller takes above its outputs.
+def bytes_given(
+    graph: Graph, costs: Costs, bodies: Bodies, device: str
+) -> dict[tuple[str, int], int]:
+    """By how much each body's own peak is above what its caller takes above its outputs.
 
-    The body counts what it is given, which is there before; the caller counts what other turns of a
+    A body counts what it is given, which is there before; the caller counts what other turns of a
     loop keep, and what they give back.
+
+    Args:
+      graph: whose nodes run the bodies.
+      costs: its prices; the workspace of a caller is what its bodies take now.
+      bodies: of each node.
+      device: full name of the device.
+
+    Returns:
+      Bytes by node and number of the body, of the nodes whose bodies ask for memory.
     """
-    body = functions[branch]
-    alone = simulate(body.graph, costs_of(body, costs, device), Plan()).peak_bytes
-    asked = asked_of(graph, name, functions, costs.granularity, {}, branch)
-    form = graph.form
-    node = form.number[name]
-    outputs = form.nbytes[form.first[node] : form.first[node + 1]]
-    given = frozenset(one for one, *_ in asked.given)
-    return alone - most_of(asked, given) + sum(map(costs.allocated, outputs))
+    form, found = graph.form, {}
+    for name, functions in bodies.items():
+        if name not in costs.requests:
+            continue
+        node = form.number[name]
+        outputs = form.nbytes[form.first[node] : form.first[node + 1]]
+        for branch, body in enumerate(functions):
+            alone = simulate(body.graph, costs_of(body, costs, device), Plan()).peak_bytes
+            asked = asked_of(graph, name, functions, costs.granularity, {}, branch)
+            most = most_of(asked, frozenset(one for one, *_ in asked.given))
+            found[name, branch] = alone - most + sum(map(costs.allocated, outputs))
+    return found
 
 
 def overlapping(bodies: Bodies, costs: Costs, device: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from tfmem.costs.types import Costs
@@ -22,7 +22,7 @@ from tfmem.planning.judge import (
     unchanged,
     within,
 )
-from tfmem.planning.nested import charge, costs_of, plan_bodies, room_beside
+from tfmem.planning.nested import bytes_given, charge, costs_of, plan_bodies, room_beside
 from tfmem.planning.order.early import shapes_first
 from tfmem.planning.order.in_flight import widest_window
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
@@ -66,26 +66,37 @@ def choose(
     Raises:
       BudgetError: no plan keeps the budget.
     """
-    return beside_others(
-        request,
-        lambda rest: _planned(graph, costs, rest, bodies or {}, _BodyPlanner(rest, costs, observe)),
-    )
+
+    def planned(rest: Request) -> Decision:
+        before = original(graph, costs, rest, bodies or {})
+        return _planned(
+            graph, costs, rest, bodies or {}, before, _BodyPlanner(rest, costs, observe)
+        )
+
+    return beside_others(request, planned)
 
 
 def _planned(
-    graph: Graph, costs: Costs, request: Request, bodies: Bodies, inner: _BodyPlanner
+    graph: Graph,
+    costs: Costs,
+    request: Request,
+    bodies: Bodies,
+    before: Original,
+    inner: _BodyPlanner,
 ) -> Decision:
-    before = original(graph, costs, request, bodies)
     if request.budget is not None and before.keeps(request):
         reason = f"the original's peak of {format_bytes(before.peak_bytes)} is within the budget"
         return unchanged(before, request, reason)
+    free: Mapping[str, int] = {}
+    if request.budget is not None and bodies:
+        free = room_beside(graph, costs, request.device, request.budget)
+    given = bytes_given(graph, costs, bodies, request.device)
     errors, tried = [], []
     for share in SHARES if bodies and request.budget else (1.0,):
         room: dict[str, int | None] = dict.fromkeys(bodies)
-        if request.budget is not None and bodies:
-            free = room_beside(graph, costs, request.device, request.budget)
+        if request.budget is not None:
             room = {name: int(free[name] * share) for name in bodies if name in free}
-        planned = plan_bodies(graph, costs, bodies, room, request.device, inner.plan)
+        planned = plan_bodies(bodies, costs, room, given, inner.plan)
         charged = charge(graph, costs, bodies, planned, request.device)
         if charged in tried:
             continue
@@ -107,6 +118,7 @@ class _BodyPlanner:
     def __init__(self, request: Request, costs: Costs, observe: Callable[[], object]) -> None:
         self.request, self.costs, self.observe = request, costs, observe
         self.least: dict[int, Plan] = {}
+        self.originals: dict[int, Original] = {}
 
     def plan(self, body: Body, budget: int | None) -> Plan:
         """The plan within a budget; if there is none, that with the least peak."""
@@ -122,7 +134,11 @@ class _BodyPlanner:
     def _plan(self, body: Body, budget: int | None) -> Plan:
         costs = costs_of(body, self.costs, self.request.device)
         request = within(self.request, budget)
-        return _planned(body.graph, costs, request, body.bodies, self).plan
+        before = self.originals.get(id(body))
+        if before is None:
+            before = original(body.graph, costs, request, body.bodies)
+            self.originals[id(body)] = before
+        return _planned(body.graph, costs, request, body.bodies, before, self).plan
 
 
 def _chosen(

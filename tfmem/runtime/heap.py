@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfmem.bridge import traces
 from tfmem.bridge.traces import HeapEvent
-from tfmem.costs.types import GRAIN, HOLE, WALLS
+from tfmem.costs.types import GRAIN
 from tfmem.graph import device_names
 from tfmem.runtime import devices, memory
 from tfmem.runtime.regions import regions
@@ -45,8 +45,8 @@ _MOST_ROUNDS = 40
 """How often all sizes are asked for, the chunks found meanwhile being held. Chunks of similar sizes
 hide one another, so that each round finds some; the next one asks for more of those sizes."""
 
-_FEW_AT_ONCE, _MOST_AT_ONCE = 8, 64
-"""Buffers of a size that are asked for at a time: at first, and once chunks of it were found."""
+MOST_AT_ONCE = 64
+"""Buffers of a size that are asked for at a time, once chunks of it were found."""
 
 _HELD, _PARTS = (2**12, 2**15, 2**18), 64
 """Bytes of buffers that are held to learn how much is free; then a part of what was found to be."""
@@ -62,7 +62,7 @@ _SLACK = 2 * _REGIONS
 ten seconds and fails. All that is left is taken from the system, whatever is asked for of it, as
 long as that is more than the last region."""
 
-_UNTOLD = (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError, tf.errors.AbortedError)
+UNTOLD = (tf.errors.AlreadyExistsError, tf.errors.ResourceExhaustedError, tf.errors.AbortedError)
 """What is raised where nothing tells what is free."""
 
 _Chunks = tuple[dict[int, int], dict[int, Any], range]
@@ -100,9 +100,9 @@ def measured(device: str) -> Heap | None:
         return None
     memory.memory_info(name)  # something has been allocated then
     try:
-        in_use, pool, largest = _pool(name, limit)
-        found, _, _ = _all_chunks(name, pool, largest)
-    except _UNTOLD:
+        in_use, pool, largest = pool_of(name, limit)
+        found, _, _ = all_chunks(name, pool, largest)
+    except UNTOLD:
         return None
     finally:
         memory.reset_peak(name)
@@ -124,95 +124,18 @@ def claim(device: str, nbytes: int | None = None) -> None:
     if limit is None:
         return
     try:
-        _, pool, largest = _pool(name, limit)
+        _, pool, largest = pool_of(name, limit)
         rest = limit - pool - _SLACK
         rest = rest if nbytes is None else min(rest, nbytes)
         if rest > (_SLACK if nbytes is None else largest):
-            held = list(_all_chunks(name, pool, largest)[1].values())
-            held += _side_by_side(name, max(0, largest - rest + _SLACK), largest)
+            held = list(all_chunks(name, pool, largest)[1].values())
+            held += side_by_side(name, max(0, largest - rest + _SLACK), largest)
             held.append(buffer(name, rest))
-    except _UNTOLD:
+    except UNTOLD:
         return
 
 
-def partition(device: str, sizes: Sequence[int]) -> list[Any]:
-    """Keeps chunks apart, in the largest free one, so that they never join one another or the rest.
-
-    Each free chunk is kept apart from its neighbours, too: what lies beside it now, such as an
-    argument, joins it no more when it is freed.
-
-    Args:
-      device: a local device.
-      sizes: bytes of the chunks, in the order of their addresses.
-
-    Returns:
-      Buffers between the chunks, which keep them apart as long as they are alive; none where
-      nothing tells what is free, or the chunks have no room.
-    """
-    name = devices.full_name(device)
-    limit = memory.device_limit(name)
-    if limit is None:
-        return []
-    try:
-        return _partitioned(name, limit, sizes)
-    except _UNTOLD:
-        return []
-    finally:
-        memory.reset_peak(name)  # once what filled the chunks is gone
-
-
-def _partitioned(device: str, limit: int, sizes: Sequence[int]) -> list[Any]:
-    _, pool, largest = _pool(device, limit)
-    found, held, tail = _all_chunks(device, pool, largest)
-    rest = len(tail) - HOLE * GRAIN
-    if rest < sum(sizes) + GRAIN * (len(sizes) + WALLS):
-        return []
-    between = _filled(device, tail)
-    walls = _first_walls(device, tail)
-    inside = _side_by_side(device, rest, rest)
-    for address in list(held):
-        del held[address]  # all but this chunk are taken
-        between += _walled(device, found[address], (), walls)
-    inside.clear()
-    between += _walled(device, rest, sizes, walls)
-    return walls
-
-
-def _first_walls(device: str, tail: range) -> list[Any]:
-    """Fills the first grains of the largest chunk but for the hole, if none is left elsewhere.
-
-    There is one hole then. A second one would take the next wall, which would be missing.
-    """
-    with traced(device) as events:
-        walls = [buffer(device, GRAIN)]
-    (first,) = _of_size(events, GRAIN, 1)
-    if first.address == tail.start:
-        walls.append(buffer(device, GRAIN))
-    return walls
-
-
-def _walled(device: str, size: int, chunks: Sequence[int], walls: list[Any]) -> list[Any]:
-    """Fills a free chunk with walls: at both ends, and behind each of the chunks in it.
-
-    To make a buffer takes a grain meanwhile, for which there is one hole: the last wall is of two
-    grains, so that it fits what is left and not that hole.
-
-    Returns:
-      The buffers between the walls.
-    """
-    left = size - WALLS * GRAIN
-    walls.append(buffer(device, GRAIN))
-    between: list[Any] = []
-    for nbytes in chunks:
-        between += _side_by_side(device, nbytes, left)
-        walls.append(buffer(device, GRAIN))
-        left -= nbytes + GRAIN
-    between += _side_by_side(device, left, left + 2 * GRAIN)
-    walls.append(buffer(device, 2 * GRAIN))
-    return between
-
-
-def _side_by_side(device: str, nbytes: int, largest: int) -> list[Any]:
+def side_by_side(device: str, nbytes: int, largest: int) -> list[Any]:
     """Buffers of so many bytes altogether from a chunk that is split only for less than half."""
     made = []
     while nbytes:
@@ -222,23 +145,23 @@ def _side_by_side(device: str, nbytes: int, largest: int) -> list[Any]:
     return made
 
 
-def _filled(device: str, tail: range) -> list[Any]:
-    """Buffers that fill the free chunks of less than `LEAST_CHUNK` bytes."""
-    nbytes, count, held = LEAST_CHUNK // 2, _FEW_AT_ONCE, []
-    while nbytes >= GRAIN:
-        with traced(device) as events:
-            buffers = [buffer(device, nbytes) for _ in range(count)]
-        asked = _of_size([one for one in events if one.is_request], nbytes, count)
-        outside = [b for b, one in zip(buffers, asked, strict=True) if one.address not in tail]
-        held += outside
-        del buffers
-        more = nbytes, min(2 * count, _MOST_AT_ONCE)
-        nbytes, count = more if len(outside) == count else (nbytes // 2, _FEW_AT_ONCE)
-    return held
+def pool_of(device: str, limit: int) -> tuple[int, int, int]:
+    """Bytes in use, bytes of all regions, bytes of the largest free chunk."""
+    told = _free_bytes(device, _HELD)
+    free = _believed(told, limit)
+    part = int(free) // _PARTS // GRAIN * GRAIN
+    if part > _HELD[-1]:
+        told += _free_bytes(device, [part])
+        free = _believed(told, limit)
+    in_use, apart, _, _ = told[-1]
+    pool = min(limit, round((in_use + free) / _REGIONS) * _REGIONS)
+    if device_names.is_gpu(device) and memory.region_bytes(device) is not None:
+        pool = limit
+    return in_use, pool, int((pool - in_use) * (1 - apart))
 
 
-def _pool(device: str, limit: int) -> tuple[int, int, int]:
-    """Bytes in use, bytes of all regions, bytes of the largest free chunk.
+def _believed(told: Sequence[tuple[int, float, float, float]], limit: int) -> float:
+    """The free bytes that are told most exactly by a buffer of those of `_free_bytes`.
 
     Allocators report the part of the free bytes that is not in the largest chunk. Of how many bytes
     it is a part follows from how it changes as a buffer is held: the larger that is, the more
@@ -246,35 +169,33 @@ def _pool(device: str, limit: int) -> tuple[int, int, int]:
     larger one is believed where it says what smaller ones do.
     """
     free, error = math.inf, math.inf
-    for size in (*_HELD, None):
-        nbytes = size or int(free) // _PARTS // GRAIN * GRAIN
-        if size is None and nbytes <= _HELD[-1]:
-            break
-        in_use, before, found, doubt = _free_bytes(device, nbytes)
+    for in_use, _, found, doubt in told:
         is_same = abs(found - free) <= error + doubt
         if free == math.inf or (is_same and doubt < error):
             free, error = min(found, limit - in_use), doubt
-    pool = min(limit, round((in_use + free) / _REGIONS) * _REGIONS)
-    if device_names.is_gpu(device) and memory.region_bytes(device) is not None:
-        pool = limit
-    return in_use, pool, int((pool - in_use) * (1 - before))
+    return free
 
 
-def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float, float]:
+def _free_bytes(device: str, sizes: Sequence[int]) -> list[tuple[int, float, float, float]]:
     """Bytes in use, the part of the free bytes that is not in the largest free chunk, the free
-    bytes, by how many more or less they may be.
+    bytes, by how many more or less they may be; as told by two buffers of each size.
 
-    Of two buffers of `nbytes` the first is given back before the other.
+    Of two the first is given back before the other.
 
         the other lies in a smaller chunk      apart (free - n) = before free - n
         in the largest, the first elsewhere    apart (free - n) = before free
         both in the largest: a hole more       apart (free - n) = before free + n
     """
     with traced(device) as events:
-        first, second = buffer(device, nbytes), buffer(device, nbytes)
-        del first
-        del second
-    first, second, apart, before = _of_size(events, nbytes, 4)
+        for nbytes in sizes:
+            first, second = buffer(device, nbytes), buffer(device, nbytes)
+            del first
+            del second
+    return [_told(of_size(events, nbytes, 4)) for nbytes in sizes]
+
+
+def _told(events: Sequence[HeapEvent]) -> tuple[int, float, float, float]:
+    first, second, apart, before = events
     n, change = second.given, apart.fragmentation - before.fragmentation
     is_beside = second.address == first.address + first.given
     added = -n if change < 0 else n if is_beside else 0
@@ -285,7 +206,7 @@ def _free_bytes(device: str, nbytes: int) -> tuple[int, float, float, float]:
     return before.in_use, before.fragmentation, free, abs(free) * doubt
 
 
-def _all_chunks(device: str, pool: int, largest: int) -> _Chunks:
+def all_chunks(device: str, pool: int, largest: int) -> _Chunks:
     """As `_free_chunks`, with those nearly as large as the largest, found once others are full.
 
     The largest, of several the last, is left free.
@@ -295,7 +216,7 @@ def _all_chunks(device: str, pool: int, largest: int) -> _Chunks:
     while hidden:
         with traced(device) as events:
             filled[hidden.start] = buffer(device, len(hidden))
-        (last,) = _of_size(events, len(hidden), 1)
+        (last,) = of_size(events, len(hidden), 1)
         left = _largest_chunk(last, pool)
         if left < LEAST_CHUNK:
             break
@@ -345,7 +266,7 @@ def _free_chunks(device: str, largest: int) -> _Chunks:
                 continue
             new.setdefault(one.address, one.given)
             more = min(2 * counts[one.requested], largest // (4 * one.requested))
-            counts[one.requested] = max(1, min(more, _MOST_AT_ONCE))
+            counts[one.requested] = max(1, min(more, MOST_AT_ONCE))
         if not new:
             break
         held |= {address: buffer(device, nbytes) for address, nbytes in new.items()}
@@ -353,7 +274,7 @@ def _free_chunks(device: str, largest: int) -> _Chunks:
     return found, held, tail
 
 
-def _of_size(events: Sequence[HeapEvent], nbytes: int, count: int) -> list[HeapEvent]:
+def of_size(events: Sequence[HeapEvent], nbytes: int, count: int) -> list[HeapEvent]:
     """The events of a size, as many as were caused; an AbortedError if others cause some, too."""
     found = [one for one in events if one.requested == nbytes]
     if len(found) != count:
