@@ -138,7 +138,8 @@ def compact(graph: Graph) -> Compact:
         _add_values(made, node, handles)
         _add_node(made, node, handles, references)
         references.add(node)
-    outputs = references.read(map(made.number_of, graph.outputs))
+    returned = references.buffers([made.number_of(value) for value in graph.outputs])
+    outputs = references.with_held(returned)
     made.returned = {v for v in outputs if v not in handles}
     _count_uses(made, outputs)
     made.successors = [[] for _ in made.names]
@@ -201,28 +202,34 @@ class _References:
         self.made.pinned.add(number)
         return number
 
-    def read(self, values: Iterable[int]) -> list[int]:
-        """The values whose buffers are read with these, behind them what they refer to."""
-        read = [self.same.get(value, value) for value in values]
+    def buffers(self, values: Sequence[int]) -> Sequence[int]:
+        """The values whose buffers these are."""
+        return [self.same.get(value, value) for value in values] if self.same else values
+
+    def with_held(self, values: Sequence[int]) -> Sequence[int]:
+        """Values, behind them what they refer to."""
         if not self.held:
-            return read
-        more = dict.fromkeys(held for value in read for held in self.held.get(value, ()))
-        return [*read, *more]
+            return values
+        more = dict.fromkeys(held for value in values for held in self.held.get(value, ()))
+        return [*values, *more]
 
 
 def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _References) -> None:
-    facts = ops.facts_of(node.op)
+    facts, number, first = ops.facts_of(node.op), made.number, made.first
     try:
-        inputs = [made.first[made.number[value.node]] + value.index for value in node.inputs]
-        before = dict.fromkeys(made.number[name] for name in node.predecessors)
+        makers = [number[value.node] for value in node.inputs]
+        after = [number[name] for name in node.after]
     except KeyError as error:
         raise Error(
             f"node {node.name} ({node.op}) stands before {error} which it waits for; "
             "put the nodes in a topological order"
         ) from error
-    made.predecessors.append(tuple(before))
-    inputs = [references.same.get(value, value) for value in inputs]
-    touched = tuple(handles[inputs[i]] for i in facts.writes if inputs[i] in handles)
+    made.predecessors.append(tuple(dict.fromkeys(makers + after)))
+    pairs = zip(makers, node.inputs, strict=True)
+    inputs = references.buffers([first[maker] + value.index for maker, value in pairs])
+    touched: tuple[int, ...] = ()
+    if facts.writes:
+        touched = tuple(handles[inputs[i]] for i in facts.writes if inputs[i] in handles)
     if not touched and facts.reads is not None and inputs[facts.reads] in handles:
         touched = (handles[inputs[facts.reads]],)
     if facts.is_sparse:
@@ -230,34 +237,36 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _R
     if node.op == VARIABLE:
         touched = (len(made.variable_nodes) - 1,)
         made.copied.update(touched if node.rows else ())
-    else:
+    elif node.rows:
         made.copied.update(handles[inputs[i]] for i in node.rows if inputs[i] in handles)
     made.variables.append(touched)
 
     kind, source = _kind_of(node, facts, inputs, handles, touched)
     if kind == HANDLE and node.op != VARIABLE:
-        handles[made.first[-2]] = handles[source]
+        handles[first[-2]] = handles[source]
     made.kind.append(kind)
     made.source.append(source if kind in (VIEW, ASSIGN, HANDLE) else -1)
-    read = [*references.read(inputs), *_passed(made, facts, inputs)]
-    made.reads.append(tuple(v for v in read if v not in handles))
+    read = references.with_held(inputs)
+    if facts.passed is not None:
+        read = [*read, *_passed(made, facts.passed, inputs)]
+    made.reads.append(tuple([value for value in read if value not in handles]))
     if node.lent is not None:
         made.lent[len(made.names) - 1] = inputs[node.lent]
     _add_outputs(made, node, kind, facts, inputs)
 
 
-def _passed(made: Compact, facts: ops.Facts, inputs: Sequence[int]) -> Iterator[int]:
-    """What a node is passed by the kernel whose gradient it computes."""
-    if facts.passed is not None and facts.passed < len(inputs):
-        maker = made.producer[inputs[facts.passed]]
-        if maker in made.passed and inputs[facts.passed] == made.first[maker]:
+def _passed(made: Compact, number: int, inputs: Sequence[int]) -> Iterator[int]:
+    """What a node is passed, beside an input, by the kernel whose gradient it computes."""
+    if number < len(inputs):
+        maker = made.producer[inputs[number]]
+        if maker in made.passed and inputs[number] == made.first[maker]:
             yield made.passed[maker]
 
 
 def _kind_of(
     node: Node,
     facts: ops.Facts,
-    inputs: list[int],
+    inputs: Sequence[int],
     handles: dict[int, int],
     touched: tuple[int, ...],
 ) -> tuple[int, int]:
@@ -279,7 +288,9 @@ def _kind_of(
     return PLAIN, -1
 
 
-def _add_outputs(made: Compact, node: Node, kind: int, facts: ops.Facts, inputs: list[int]) -> None:
+def _add_outputs(
+    made: Compact, node: Node, kind: int, facts: ops.Facts, inputs: Sequence[int]
+) -> None:
     first, end = made.first[-2:]
     output = first + facts.taker
     takes: list[int] = []

@@ -34,8 +34,8 @@ def floor_bytes(problem: EvictionProblem, may_recompute: bool, may_swap: bool) -
     least = kept = problem.fixed_bytes
     for position, node in enumerate(order):
         kept += change[position]
-        own = {value for value in problem.outputs(node) if problem.storage[value] == value}
-        beside = {one for one in (*own, *problem.storages_read(node)) if leaves[one]}
+        own = {*problem.storages_made[node], *problem.storages_read[node]}
+        beside = {one for one in own if leaves[one]}
         more = sum(problem.size[one] for one in beside) + problem.scratch[node]
         taken = problem.size[form.taker[node]] if form.takes[node] else 0  # with what is read
         least = max(least, kept + more - taken)

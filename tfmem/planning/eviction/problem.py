@@ -6,10 +6,9 @@ rehearsals of one graph in one order share one problem, which none of them chang
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from tfmem.costs.types import Costs
 from tfmem.graph.compact import ASSIGN, KEPT, PLAIN, READ, UPDATE, VIEW, Compact
@@ -31,6 +30,8 @@ class EvictionProblem:
       fixed_bytes: what is in use for the whole step: inputs, variables, constants.
       storage: of each value; -1 for what is there for the whole step.
       values: of each storage.
+      storages_read: those that each node reads, each once, but for what stays.
+      storages_made: those that each node makes.
       readers: nodes of the order that read each storage, or a view of it; one entry for each value.
       uses: positions in the order at which each storage is read, each once.
       is_sent: whether the host reads each storage, so that it crosses in any case.
@@ -64,7 +65,12 @@ class EvictionProblem:
         self.readers: list[list[int]] = [[] for _ in self.size]
         self.uses: list[list[int]] = [[] for _ in self.size]
         self.is_sent = [False] * len(self.size)
-        self.begins = np.concatenate(([0.0], np.cumsum([self.seconds[node] for node in order])))
+        self.begins = list(itertools.accumulate((self.seconds[n] for n in order), initial=0.0))
+        self.storages_read = [self._storages_of(reads) for reads in form.reads]
+        self.storages_made = [
+            [value for value in self.outputs(node) if self.storage[value] == value]
+            for node in range(len(form.names))
+        ]
         self._find_uses()
         self.stays = [False] * len(self.size)
         for value in form.returned:
@@ -82,14 +88,14 @@ class EvictionProblem:
         self.contents = self._contents()
         self.may_repeat = [self._may_repeat(node) for node in range(len(form.names))]
 
-    def storages_read(self, node: int) -> list[int]:
-        """The storages that a node reads, each once, but for those that stay for the whole step."""
-        found = (self.storage[value] for value in self.form.reads[node])
-        return list(dict.fromkeys(storage for storage in found if storage >= 0))
-
     def outputs(self, node: int) -> range:
         """The values that a node makes."""
         return range(self.form.first[node], self.form.first[node + 1])
+
+    def _storages_of(self, values: Sequence[int]) -> list[int]:
+        found = dict.fromkeys([self.storage[value] for value in values])
+        found.pop(-1, None)
+        return list(found)
 
     def _storages(self) -> list[int]:
         form, storage = self.form, [-1] * len(self.size)
@@ -115,7 +121,7 @@ class EvictionProblem:
         for position, node in enumerate(self.order):
             if form.kind[node] in (UPDATE, ASSIGN):
                 for variable in form.variables[node]:
-                    updated[variable] = min(updated[variable], float(self.begins[position]))
+                    updated[variable] = min(updated[variable], self.begins[position])
         shared: dict[int, tuple[int, float]] = {}  # by value that shares a variable's buffer
         contents = []
         for node, kind in enumerate(form.kind):

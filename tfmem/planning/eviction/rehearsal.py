@@ -92,7 +92,7 @@ class _Rehearsal:
         self, problem: EvictionProblem, limit: float, scoring: Scoring, seconds: float
     ) -> None:
         self.problem, self.form, self.limit = problem, problem.form, limit
-        self.most_behind = seconds * (1 - SLOWER) - float(problem.begins[-1])
+        self.most_behind = seconds * (1 - SLOWER) - problem.begins[-1]
         self.state = State(problem)
         self.storages, self.is_here = self.state.storages, self.state.is_here
         self.scores = Scores(self.state, scoring)
@@ -113,9 +113,9 @@ class _Rehearsal:
         """The schedule."""
         state, problem = self.state, self.problem
         for position, node in enumerate(problem.order):
-            state.position, state.due_clock = position, float(problem.begins[position])
+            state.position, state.due_clock = position, problem.begins[position]
             self._offer_all(self.postponed.due(position))
-            reads = problem.storages_read(node)
+            reads = problem.storages_read[node]
             self._pin(reads)
             if not all(self.is_here[value] for value in self.form.reads[node]):
                 self._bring_back(node)  # A
@@ -131,7 +131,7 @@ class _Rehearsal:
         todo = self._missing(node)
         for what, subject in todo:
             if what == "run":
-                self._pin(self.problem.storages_read(subject))
+                self._pin(self.problem.storages_read[subject])
         for what, subject in todo:
             if what == "run":
                 self._recompute(subject)
@@ -174,15 +174,15 @@ class _Rehearsal:
         self._offer_if_free(storage)
 
     def _recompute(self, node: int) -> None:
-        for value in self.problem.outputs(node):
-            if self.problem.storage[value] == value and self.is_here[value]:
-                self._free(value)  # the clone makes all of them anew
+        for storage in self.problem.storages_made[node]:
+            if self.is_here[storage]:
+                self._free(storage)  # the clone makes all of them anew
         self.clones_left -= 1
         if self.clones_left < 0:
             raise Unreachable(self.form.names[node])
         self.clone_count[node] += 1
         self._run(node, self.clone_count[node])
-        for storage in self.problem.storages_read(node):
+        for storage in self.problem.storages_read[node]:
             self.storages[storage].pins -= 1
             self._settle(storage)
 
@@ -275,7 +275,7 @@ class _Rehearsal:
         problem, state, made = self.problem, self.state, self.made
         if state.now - state.due_clock >= self.most_behind:  # it never catches up
             raise Slower
-        outputs = [v for v in problem.outputs(node) if problem.storage[v] == v]
+        outputs = problem.storages_made[node]
         taken, giver = self._taken_over(node, clone)
         new = sum(problem.size[value] for value in outputs if value != taken)
         self._make_room(new + problem.scratch[node])

@@ -80,7 +80,7 @@ class State:
         """When a storage is needed next, by an order or a clone; infinite if never."""
         uses, one = self.problem.uses[storage], self.storages[storage]
         if one.next_use < len(uses):
-            return min(float(self.problem.begins[uses[one.next_use]]), one.needed_for_clone)
+            return min(self.problem.begins[uses[one.next_use]], one.needed_for_clone)
         return one.needed_for_clone
 
     def evicted_children(self, storage: int) -> list[int]:
