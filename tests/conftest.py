@@ -1,5 +1,6 @@
 """Options shared by all tests."""
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # else what was imported is looked through again and again
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import math
 import random
@@ -368,6 +369,21 @@ def test_recomputations_are_near_the_optimum() -> None:
     assert len(gaps) > 200
     assert missed <= len(gaps) // 50
     assert sum(gaps) / len(gaps) < 0.1
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_python_looks_for_circles_again_whatever_comes_of_planning(is_enabled: bool) -> None:
+    graph, seen = training_chain(4), set[bool]()
+    request = Request(device=DEVICE, budget=1, techniques=RECOMPUTE)
+    if not is_enabled:
+        gc.disable()
+    try:
+        with pytest.raises(BudgetError):
+            choose(graph, costs_of(graph), request, lambda: seen.add(gc.isenabled()))
+        assert gc.isenabled() == is_enabled
+    finally:
+        gc.enable()
+    assert seen == {False}
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 2.0])
