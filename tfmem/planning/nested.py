@@ -19,7 +19,7 @@ def costs_of(body: Body, costs: Costs, device: str) -> Costs:
     return replace(body_costs(body, device), granularity=costs.granularity)
 
 
-def room_beside(graph: Graph, costs: Costs, device: str, budget: int) -> Mapping[str, int]:
+def room_beside(graph: Graph, costs: Costs, device: str, budget: int) -> dict[str, int]:
     """Bytes of a budget that each node finds free of everything but its own workspace."""
     found = simulate(graph, costs, Plan(device=device))
     return {
@@ -42,7 +42,7 @@ def plan_bodies(
       costs: prices of the graph whose nodes run them.
       room: bytes that a caller may take beside its inputs and outputs; None for no bound. Nodes
         that are not named keep their bodies.
-      given: from `bytes_given`.
+      given: from `bytes_given`; not asked where there is no bound.
       plan: makes a body's plan for a budget.
     """
     made = []

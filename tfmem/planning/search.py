@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -85,14 +85,13 @@ def _uncollected() -> Iterator[None]:
 
     Planning makes many objects and hardly a circle; to look for them takes a tenth of its time.
     """
-    if not gc.isenabled():
-        yield
-        return
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 def _planned(
@@ -106,10 +105,10 @@ def _planned(
     if request.budget is not None and before.keeps(request):
         reason = f"the original's peak of {format_bytes(before.peak_bytes)} is within the budget"
         return unchanged(before, request, reason)
-    free: Mapping[str, int] = {}
+    free, given = dict[str, int](), dict[tuple[str, int], int]()
     if request.budget is not None and bodies:
         free = room_beside(graph, costs, request.device, request.budget)
-    given = bytes_given(graph, costs, bodies, request.device)
+        given = bytes_given(graph, costs, bodies, request.device)
     errors, tried = [], []
     for share in SHARES if bodies and request.budget else (1.0,):
         room: dict[str, int | None] = dict.fromkeys(bodies)
