@@ -69,6 +69,36 @@ def life() -> dict[str, Any]:
     return facts
 
 
+def older() -> dict[str, Any]:
+    """What was made before this process was connected: variables and what else is a resource."""
+    import tensorflow as tf
+
+    from tfmem.bridge import connection
+    from tfmem.runtime import memory
+
+    variable = tf.Variable(tf.zeros([1000, 1000]))
+    words = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [7]), 0)
+    double = tf.function(lambda: variable.assign(2.0 * variable))
+
+    def used(value: float) -> list[float]:
+        variable.assign(tf.fill([1000, 1000], value))
+        assigned = float(variable[0, 0])
+        double()
+        return [assigned, float(variable[0, 0]), memory.memory_info("CPU:0")[0] // MIB]
+
+    facts: dict[str, Any] = {"before": used(1.0)}
+    with host.host_process():
+        facts |= {"within": used(2.0), "word": int(words.lookup(tf.constant(["a"]))[0])}
+    tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
+    host.connect({}, anew=True)
+    facts["options"] = used(3.0)
+    with mock.patch.object(connection, "_SORTED", "nowhere"):
+        for _ in range(3):
+            host.connect({}, anew=True)
+            facts.setdefault("unsorted", []).append(used(4.0))
+    return facts
+
+
 def listening(child: int) -> list[str] | None:
     """Local addresses that this process and its child listen on; None where `ss` is missing."""
     if shutil.which("ss") is None:
@@ -220,7 +250,7 @@ def copies(folder: str) -> dict[str, Any]:
 
     with host.host_process(copies=folder) as device:
         techniques = ("order", "swap", "place")
-        planned = tfmem.optimize(step, host=device, budget="16MB", techniques=techniques)
+        planned = tfmem.optimize(step, host=device, budget="9MB", techniques=techniques)
         for _ in range(3):
             planned(x)
         facts: dict[str, Any] = {"placed": sum(one.device == device for one in weights)}
@@ -231,7 +261,7 @@ def copies(folder: str) -> dict[str, Any]:
         facts["forgotten"] = [forgotten.device == device, raised(forgotten.numpy)]
         planned(x)
         facts["values"].append(values())
-        threading.Timer(0.3, kill).start()
+        threading.Timer(0.6, kill).start()
         start, done = time.monotonic(), float(count)
         facts["within"] = raised(lambda: [planned(x) for _ in range(1000)])
         facts |= {"seconds": time.monotonic() - start, "values": [*facts["values"], values()]}

@@ -75,6 +75,18 @@ def test_variables_and_functions_older_than_the_connection_work(life):
     assert life["after"] == 2000
 
 
+def test_what_is_older_than_the_connection_is_assigned_and_found_as_before():
+    outcome = run("older")
+    assert outcome.status == "ok", outcome.error + outcome.output
+    facts = outcome.result
+    mib = facts["before"][2]
+    assert facts["before"] == [1, 2, mib]
+    assert facts["within"] == [2, 4, mib]
+    assert facts["word"] == 7
+    assert facts["options"] == [3, 6, mib]
+    assert facts["unsorted"] == [[4, 8, mib]] * 3
+
+
 def test_it_ends_with_its_block_and_another_may_start(life):
     assert life["ended"]
     assert life["lost"].startswith("FailedPreconditionError")

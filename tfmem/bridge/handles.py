@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -90,6 +90,21 @@ def nbytes(variable: Any) -> int:
     return int((variable.shape.num_elements() or 0) * variable.dtype.size)
 
 
+def renew(devices: Iterable[str]) -> None:
+    """Gives variables resources on devices that took the places of others, by their full names.
+
+    Their buffers stay, but for those whose reads are copies.
+    """
+    found = [one for device in devices for one in living_on(device) if one.is_initialized()]
+    twins = []
+    for variable in found:
+        with tf.init_scope(), tf.device(variable.device):
+            twins.append(without_value(variable))
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            tf.raw_ops.AssignVariableOp(resource=twins[-1].handle, value=value)
+    bind(found, twins)
+
+
 def bind(variables: Sequence[Any], twins: Sequence[Any]) -> list[Any]:
     """Gives each variable, and what uses it, its twin's handle; returns those that they had."""
     return _bind(variables, [twin._handle for twin in twins])
@@ -120,6 +135,7 @@ def _rebind(new: Mapping[int, Any]) -> None:
         if any(id(tensor) in new for tensor, _ in captures):
             outer, inner = zip(*captures, strict=True)
             graph._function_captures.reset_captures([new.get(id(t), t) for t in outer], inner)
+            list(graph.captures)  # a list of them is kept, and made anew when it is asked for
     for function in instances(ConcreteFunction):
         passed = function._captured_inputs
         if any(id(tensor) in new for tensor in passed):

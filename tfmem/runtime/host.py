@@ -274,15 +274,15 @@ def connect(jobs: dict[str, list[str]], *, anew: bool = False) -> None:
     """
     import tensorflow as tf
 
-    from tfmem.bridge.connection import reconnect  # which loads TensorFlow
+    from tfmem.bridge import connection, handles  # which loads TensorFlow
 
-    devices.names()  # starts TensorFlow, which would otherwise connect only later
+    own = [one for one in devices.names() if _job(one) == "localhost"]
     try:
-        if not anew and reconnect(jobs):
+        if not anew and connection.reconnect(jobs):
             return
         port = loopback.free_port()
-        cluster = tf.train.ClusterSpec({"localhost": [f"127.0.0.1:{port}"], **jobs})
-        tf.config.experimental_connect_to_cluster(cluster, job_name="localhost")
+        if not connection.connect(f"127.0.0.1:{port}", jobs):
+            handles.renew(own)
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
         raise Error(
             f"cannot connect to the host process ({type(error).__name__}: "
