@@ -9,7 +9,7 @@ import pytest
 from models.bench.random_functions import Maker, many
 from models.bench.random_ops import ROWS, WIDTH
 
-COUNT, DEEPEST = 250, 3
+COUNT, DEEPEST = 500, 3
 """Of every run; `python -m models.bench.random_functions` makes any number, and deeper ones, of
 callers who hold all that they may: of these one in a hundred takes more than its budget."""
 

@@ -10,6 +10,7 @@ environment says of memory is read when an allocator is made, long after the imp
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -121,6 +122,8 @@ def serve(path: str) -> None:
     """Makes forks until the standard input ends, which it does with who started this."""
     for name in ("tfmem.keras", "tfmem.runtime.limited", "tensorflow.keras"):
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # tfmem collects for each plan: what was imported takes most of the time
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{path}.part")
     listener.listen()
