@@ -31,10 +31,11 @@ OF_A_JOB = (
     "TFMEM_CACHE_DIR",
     "TF_CPU_ALLOCATOR_USE_BFC",
     "TF_CPU_BFC_MEM_LIMIT_IN_MB",
+    "TF_NUM_INTEROP_THREADS",
 )
 """Variables that nothing reads while TensorFlow is imported."""
 
-OF_AN_IMPORT = ("TF_USE_LEGACY_KERAS", "PYTHONPATH")
+OF_AN_IMPORT = ("TF_ENABLE_ONEDNN_OPTS", "TF_USE_LEGACY_KERAS", "PYTHONPATH")
 """Variables of which several values are worth a process that has imported TensorFlow with them."""
 
 
