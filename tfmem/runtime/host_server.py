@@ -30,6 +30,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what else is printed here must not pass for an answer
 
+    for keras in ("keras", "tf_keras"):  # TensorFlow would load one, which takes as long as it does
+        sys.modules[keras] = None  # type: ignore[assignment]
     import tensorflow as tf
 
     # Not started yet: the port listens, and is restricted before any request is served.
