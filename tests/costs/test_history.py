@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -279,3 +280,15 @@ def test_a_step_that_ends_with_an_error_is_not_among_those_that_are_traced(
     tracing.run(step)
     assert tracing.is_done
     assert kept == [["GPU"] * pricing._TRACED]
+
+
+@pytest.mark.parametrize(("flops", "most"), [(1e12, 1024), (1e10, 512), (1e6, 256)])
+def test_a_slow_device_is_probed_with_smaller_matrices(
+    flops: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fastest(_: Any, value: Any) -> float:
+        return 2 * int(value.shape[0]) ** 3 / flops
+
+    monkeypatch.setattr(profiler, "_fastest", fastest)
+    sides = profiler.probe_sides(CPU)
+    assert sides == tuple(side for side in (1024, 512, 256) if side <= most)

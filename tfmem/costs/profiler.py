@@ -16,6 +16,7 @@ import tensorflow as tf
 from tfmem.bridge import traces
 from tfmem.costs.history import Machine
 from tfmem.costs.types import Link, Measured, Rates
+from tfmem.graph import device_names
 
 _log = logging.getLogger("tfmem")
 
@@ -25,6 +26,9 @@ _EVERY_OP = 3
 _PRODUCTS, _SMALL_NODES, _PROBES = 4, 256, 5
 """How often probes work on a matrix, how many small nodes they run, and repetitions, of which the
 median counts. More are steadier; all of them take some seconds, once on a machine."""
+
+_LONGEST = 0.5
+"""Seconds that a call of a probe may take; each is called a few times."""
 
 PROBE_SIDES = {"CPU": (1024, 512, 256), "GPU": (4096, 2048, 1024, 512)}
 """Sides of the square matrices that a kind of device is probed with: smaller ones where it is
@@ -102,6 +106,27 @@ def usual(steps: Sequence[Measured]) -> Measured:
     is_told = any(step.workspace is not None for step in steps)
     seconds_of = {name: statistics.median(seconds) for name, seconds in every.items()}
     return Measured(seconds_of, workspace if is_told else None)
+
+
+def probe_sides(device: str) -> tuple[int, ...]:
+    """Sides of the matrices that a device, given by its full name, is probed with, if it has room.
+
+    The largest first, but for those whose products would take it longer than `_LONGEST` seconds:
+    a slow device would be probed for minutes.
+
+    Raises:
+      tf.errors.ResourceExhaustedError: it has no room for the smallest.
+    """
+    *larger, least = PROBE_SIDES[device_names.kind(device)]
+
+    def product(value: tf.Tensor) -> tf.Tensor:
+        with tf.device(device):
+            return tf.matmul(value, value)[-1, -1]
+
+    with tf.device(device):
+        square = tf.zeros([least, least])
+    seconds = _PRODUCTS * _fastest(product, square) / least**3
+    return (*(side for side in larger if seconds * side**3 <= _LONGEST), least)
 
 
 def probe_rates(device: str, side: int) -> Rates:

@@ -15,7 +15,6 @@ from tfmem.costs import history, profiler
 from tfmem.costs.static import static_costs, with_link, with_measured
 from tfmem.costs.types import Costs, Feed, Link, Measured, Rates
 from tfmem.graph.device_names import is_gpu
-from tfmem.graph.device_names import kind as kind_of
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan, moved_with
 from tfmem.planning.request import Request
@@ -26,6 +25,8 @@ from tfmem.simulation.callers import with_bodies
 _log = logging.getLogger("tfmem")
 
 Probe = TypeVar("Probe", Rates, Link)
+Asked = TypeVar("Asked")
+Found = TypeVar("Found")
 
 _KEPT = 1 / 16
 """Part of the budget that chunks for rows may take which pipelines keep. More keeps those of larger
@@ -111,19 +112,23 @@ def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> P
     known: Probe | None = history.probed(kind, machine, *devices)
     if known is not None:
         return known
-    sides = profiler.PROBE_SIDES[kind_of(devices[0])]
+    sides = _with_room(profiler.probe_sides, devices[0]) or ()
     for side in sides:
-        try:
-            found = probe(side)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            continue
-        if side == sides[0]:
-            history.keep_probe(found, machine, *devices)
-        return found
+        if found := _with_room(probe, side):
+            if side == sides[0]:
+                history.keep_probe(found, machine, *devices)
+            return found
     _log.info("%s cannot be probed, usual rates are taken: no room", " and ".join(devices))
     return None
+
+
+def _with_room(probe: Callable[[Asked], Found], asked: Asked) -> Found | None:
+    try:
+        return probe(asked)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
 
 
 class Tracing:
