@@ -13,7 +13,7 @@ WILD_NEEDS_ALONE := models/bench/wild_cases/requirements-alone.txt
 GPU_PYTHON := $(if $(filter file,$(origin PYTHON)),$(RUN),$(PYTHON))
 OUT ?= out/gpu
 
-.PHONY: demo test versions wild lint results gpu-check docs dist clean
+.PHONY: demo test versions wild lint results gpu-check simgpu docs dist clean
 
 demo: $(READY)
 	$(RUN) -m models.demo
@@ -35,7 +35,16 @@ results: $(READY)
 	$(RUN) -m models.bench all
 
 gpu-check: $(if $(filter file,$(origin PYTHON)),$(READY))
-	$(GPU_PYTHON) -m models.bench gpu --out=$(OUT) $(if $(ONLY),--only=$(ONLY))
+	$(GPU_PYTHON) $(if $(SIMULATED),$(ON_SIMULATED)) -m models.bench gpu --out=$(OUT) \
+		$(if $(SIMULATED),$(SMALLER)) $(if $(ONLY),--only=$(ONLY))
+
+# A GPU in the place of a real one, and sizes of models that it takes in minutes.
+ON_SIMULATED := -m tests.simgpu.run
+SMALLER := --config=small --limit=1GiB --seconds=3000
+
+simgpu: $(READY)
+	@echo "export TF_PLUGGABLE_DEVICE_LIBRARY_PATH=$$($(RUN) -m tests.simgpu.build)"
+	@echo "or: $(RUN) -m tests.simgpu.run train.py (tests/simgpu/README.md)"
 
 lint: $(READY)
 	$(RUN) -m ruff check .

@@ -1,5 +1,6 @@
 """Options shared by all tests."""
 
+import dataclasses
 import gc
 import os
 from collections.abc import Iterator
@@ -7,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.simgpu.build import CannotBuildError
+from tests.simgpu.device import Capabilities, environment
 from tests.support.forks import Nurseries
 from tfmem.runtime import limited
 
@@ -57,3 +60,26 @@ def limited_runs_are_forks() -> Iterator[None]:
         patch.setattr(limited, "_start", start)
         yield
     nurseries.close()
+
+
+@pytest.fixture(scope="session")
+def simulated_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process whose `GPU:0` is the simulated one.
+
+    What that is capable of is in its cache, so that nothing has to be probed.
+    """
+    try:
+        found = environment(tmp_path_factory.mktemp("simgpu"))
+    except CannotBuildError as error:
+        pytest.skip(f"no simulated GPU: {error}")
+    for count in ("1", "2"):
+        kept = limited.run_limited(
+            "tests.simgpu.device:keep_probes",
+            dataclasses.asdict(Capabilities()),
+            limit_bytes=2**28,
+            timeout=60,
+            gpu=True,
+            environment=found | {"SIMGPU_DEVICES": count},
+        )
+        assert kept.status == "ok", kept.error + kept.output
+    return found

@@ -28,7 +28,7 @@ import tensorflow as tf
 from absl import app, flags
 from tqdm import tqdm
 
-from models.bench import gpu, gpu_page, overlap, results, wild_cases
+from models.bench import gpu, gpu_page, results, wild_cases
 from models.bench.alone import run_alone
 from models.bench.audit import audit
 from models.bench.book import Book
@@ -358,7 +358,7 @@ def _gpu() -> None:
         seconds=values.seconds,
         gpu=is_gpu,
         only=tuple(values.only),
-        chain=overlap.Chain() if is_gpu else overlap.Chain(side=512, layers=24, steps=4),
+        chain=gpu.chain(is_gpu),
     )
     if is_gpu and not tf.config.list_physical_devices("GPU"):
         path = gpu.Notes(run).page

@@ -35,6 +35,7 @@ from models.bench.gpu_page import (
     nvidia_smi,
     page,
     parts_of,
+    simulated,
 )
 from models.bench.results import FIVE, reached
 from models.bench.train import locked
@@ -120,6 +121,13 @@ class Notes:
             with (self.run.out / "rows.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(facts) + "\n")
             self.page.write_text(page(self), encoding="utf-8")
+
+
+def chain(is_gpu: bool) -> overlap.Chain:
+    """A chain whose products take a GPU some milliseconds each, and a slower device no longer."""
+    if not is_gpu:
+        return overlap.Chain(side=512, layers=24, steps=4)
+    return overlap.Chain(side=512, layers=24) if simulated() else overlap.Chain()
 
 
 def check(run: GpuRun) -> Notes:

@@ -35,8 +35,17 @@ OF_A_JOB = (
 )
 """Variables that nothing reads while TensorFlow is imported."""
 
-OF_AN_IMPORT = ("TF_ENABLE_ONEDNN_OPTS", "TF_USE_LEGACY_KERAS", "PYTHONPATH")
+OF_AN_IMPORT = (
+    "PYTHONPATH",
+    "TF_CPP_MIN_LOG_LEVEL",
+    "TF_ENABLE_ONEDNN_OPTS",
+    "TF_PLUGGABLE_DEVICE_LIBRARY_PATH",
+    "TF_USE_LEGACY_KERAS",
+)
 """Variables of which several values are worth a process that has imported TensorFlow with them."""
+
+OF_A_DEVICE = "SIMGPU_"
+"""How variables begin that are read when the simulated GPU is loaded, which an import does."""
 
 
 class Forked:
@@ -85,9 +94,10 @@ class Nurseries:
 
     def start(self, job: str, variables: Mapping[str, str], out: Any, err: Any) -> Forked | None:
         """A fork that runs a job of `limited`; None if that takes an environment of its own."""
-        if _others(variables) != self._usual or json.loads(job)["gpu_limit_mib"]:
+        is_of_cuda = json.loads(job)["gpu_limit_mib"] and OF_A_DEVICE not in " ".join(variables)
+        if _others(variables) != self._usual or is_of_cuda:
             return None
-        key = frozenset((name, variables.get(name, "")) for name in OF_AN_IMPORT)
+        key = frozenset(item for item in variables.items() if _is_of_an_import(item[0]))
         if key not in self._sockets:
             self._sockets[key] = self._nursery(variables)
         asked = {"job": job, "variables": dict(variables), "folder": os.getcwd()}
@@ -115,8 +125,15 @@ class Nurseries:
 
 def _others(variables: Mapping[str, str]) -> dict[str, str]:
     """Variables that are neither a job's own nor told apart by nurseries."""
-    apart = {*OF_A_JOB, *OF_AN_IMPORT}
-    return {name: text for name, text in variables.items() if name not in apart}
+    return {
+        name: text
+        for name, text in variables.items()
+        if name not in OF_A_JOB and not _is_of_an_import(name)
+    }
+
+
+def _is_of_an_import(name: str) -> bool:
+    return name in OF_AN_IMPORT or name.startswith(OF_A_DEVICE)
 
 
 def serve(path: str) -> None:

@@ -1,0 +1,1 @@
+"""A simulated GPU for TensorFlow's stock Linux wheel: README.md."""

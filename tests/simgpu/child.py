@@ -1,0 +1,176 @@
+"""What the tests of the simulated GPU ask of it, in processes that have it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tfmem
+from tfmem.runtime import devices, heap, memory
+
+MIB = 2**20
+SIDE, PRODUCTS = 512, 24
+
+
+def facts() -> dict[str, Any]:
+    """All that `test_device` looks at."""
+    return _memory() | _kernels() | _copies()
+
+
+def poisoned() -> dict[str, Any]:
+    """What is read of a buffer that somebody has freed, and of one that has come over the link."""
+    with tf.device("GPU:0"):
+        ones = tf.ones([MIB])
+        del ones
+        freed = tf.raw_ops.Empty(shape=[MIB], dtype=tf.float32, init=False)
+    with tf.device("CPU:0"):
+        there = tf.ones([MIB])
+    with tf.device("GPU:0"):
+        arrived = tf.reduce_sum(tf.identity(there))
+    return {"freed": bool(np.isnan(freed.numpy()).all()), "arrived": float(arrived)}
+
+
+def swapped() -> dict[str, Any]:
+    """What a step returns whose activations cross to the host and back, and what it should."""
+    weights = [tf.random.stateless_normal([SIDE, SIDE], [0, i]) / SIDE**0.5 for i in range(8)]
+    x = tf.random.stateless_normal([SIDE, SIDE], [1, 1])
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for weight in weights:
+                y = tf.tanh(tf.matmul(y, weight))
+        return tape.gradient(y, x)
+
+    with tf.device("CPU:0"):
+        expected = tf.function(step)(x)
+    techniques = ("order", "swap")
+    plain = tfmem.optimize(step, techniques=techniques).plan(x)
+    budget = int(0.8 * plain.baseline_peak_bytes)
+    planned = tfmem.optimize(step, budget=budget, techniques=techniques)
+    differences = [float(tf.reduce_max(tf.abs(planned(x) - expected))) for _ in range(3)]
+    return {"swapped": len(planned.plans[-1].transfers), "differences": differences}
+
+
+def mirrored(budget: int) -> dict[str, Any]:
+    """Losses and peaks of two devices that train one model, with a budget of each or without."""
+    both = ("GPU:0", "GPU:1")
+    strategy = tf.distribute.MirroredStrategy(both)
+    with strategy.scope():
+        layers = [tf.keras.layers.Dense(256, "relu") for _ in range(6)]
+        model = tf.keras.Sequential([tf.keras.Input([64]), *layers, tf.keras.layers.Dense(1)])
+        random = np.random.default_rng(0)
+        model.set_weights([0.05 * random.normal(size=one.shape) for one in model.weights])
+        optimizer = tf.keras.optimizers.SGD(1e-2)
+        optimizer.build(model.trainable_variables)
+
+    def replica(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x, training=True) - x[:, :1]) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    @tf.function
+    def step(batch: Any) -> tf.Tensor:
+        return strategy.reduce("MEAN", strategy.run(replica, args=(batch,)), axis=None)
+
+    batches = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.random.stateless_normal([256, 64], [1, context.replica_id_in_sync_group])
+    )
+    run = tfmem.optimize(step, budget=budget, device=both) if budget else step
+    losses = [float(run(batches)) for _ in range(2)]
+    for device in both:
+        memory.reset_peak(device)
+    losses += [float(run(batches)) for _ in range(3)]
+    return {"losses": losses, "peaks": [memory.memory_info(device)[1] for device in both]}
+
+
+def _memory() -> dict[str, Any]:
+    memory.memory_info("GPU:0")
+    held = tf.zeros([2 * MIB])
+    memory.reset_peak("GPU:0")
+    with heap.traced(devices.full_name("GPU:0")) as events:
+        tf.zeros([4 * MIB])
+    in_use, peak = memory.memory_info("GPU:0")
+    try:
+        tf.zeros([256 * MIB])
+        raised = ""
+    except tf.errors.ResourceExhaustedError as error:
+        raised = type(error).__name__
+    return {
+        "limit": memory.device_limit("GPU:0"),
+        "device": held.device,
+        "in_use": in_use // MIB,
+        "peak": peak // MIB,
+        "events": [event.requested // MIB for event in events if event.requested >= MIB],
+        "too_large": raised,
+    }
+
+
+def _kernels() -> dict[str, Any]:
+    x = tf.random.stateless_normal([SIDE, SIDE], [1, 2])
+    found = {}
+    for name, function in {
+        "product": tf.function(lambda x: tf.matmul(x, x)),
+        "maximum": tf.function(lambda x: tf.maximum(x, tf.reverse(x, [0]))),
+    }.items():
+        function(x).numpy()
+        sums = _sums(lambda function=function: function(x).numpy(), "seconds", "count")
+        found[name] = [sums["kernel_seconds"], sums["kernel_count"]]
+    return found
+
+
+def _copies() -> dict[str, Any]:
+    x = tf.random.stateless_normal([SIDE, SIDE], [1, 2]) / SIDE**0.5
+    large = tf.zeros([4 * MIB])
+
+    def products(x: tf.Tensor) -> tf.Tensor:
+        for _ in range(PRODUCTS):
+            x = tf.matmul(x, x)
+        return x[0, 0]
+
+    @tf.function
+    def alone(x: tf.Tensor, large: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return products(x), large[0]
+
+    @tf.function
+    def copying(x: tf.Tensor, large: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device("CPU:0"):
+            away = tf.identity(large)
+            last = tf.reduce_sum(away[:1])
+        return products(x), last
+
+    def run(function: Callable[..., Any]) -> None:
+        for value in function(x, large):
+            value.numpy()
+
+    seconds = {}
+    for name, function in {"alone": alone, "copying": copying}.items():
+        run(function)
+        seconds[name] = min(_seconds(lambda function=function: run(function)) for _ in range(3))
+    sums = _sums(lambda: run(copying), "bytes", "seconds", "pageable_bytes")
+    return {"seconds": seconds, "copied": sums}
+
+
+def _sums(function: Callable[[], Any], *names: str) -> dict[str, float]:
+    """What the device counted while a function ran to its end."""
+    library = ctypes.CDLL(os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"])
+    library.simgpu_sum.restype = ctypes.c_double
+    library.simgpu_reset()
+    function()
+    of = [f"{kind}_{name}" for kind in ("kernel", "d2h", "h2d") for name in names]
+    return {name: library.simgpu_sum(name.encode()) for name in of}
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin

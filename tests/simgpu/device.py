@@ -1,0 +1,94 @@
+"""The environment of processes that have the simulated GPU, and what that is capable of."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.simgpu.build import library
+from tfmem.costs import store
+
+NAME = "/job:localhost/replica:0/task:0/device:{}:{}"
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """How fast a simulated GPU is; by default so slow that this machine's CPU keeps up.
+
+    Attributes:
+      flops: floating-point operations a second.
+      nbytes: bytes of its memory that kernels read or write in a second.
+      launch: seconds that each kernel takes at least.
+      to_device: bytes a second of the link, from the host.
+      to_host: bytes a second of the link, to the host.
+      latency: seconds of a copy before its first byte.
+      both_ways: 1 if copies that meet do not slow one another, 2 if they share one link.
+    """
+
+    flops: float = 3e10
+    nbytes: float = 6e9
+    launch: float = 2e-5
+    to_device: float = 1e9
+    to_host: float = 1e9
+    latency: float = 2e-5
+    both_ways: float = 1.0
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables of the library that say so."""
+        fields = dataclasses.asdict(self).items()
+        return {f"SIMGPU_{name.removeprefix('n').upper()}": str(value) for name, value in fields}
+
+
+def environment(
+    cache: Path,
+    capabilities: Capabilities | None = None,
+    *,
+    poison: bool = False,
+    devices: int = 1,
+) -> dict[str, str]:
+    """What a process has to find in its environment to have the simulated GPU.
+
+    Args:
+      cache: folder for what tfmem keeps; `keep_probes` puts there what the device is capable of.
+      capabilities: of the device.
+      poison: make what is not there yet, or there no more, read as NaN.
+      devices: how many there are.
+
+    Raises:
+      CannotBuildError: there can be none here.
+    """
+    found = (capabilities or Capabilities()).variables
+    return found | {
+        "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(library()),
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+        "SIMGPU_POISON": str(int(poison)),
+        "SIMGPU_DEVICES": str(devices),
+        store.DIRECTORY: str(cache),
+    }
+
+
+def keep_probes(fields: Mapping[str, float]) -> None:
+    """Keeps what devices are capable of as if it had been probed; for a process that has them.
+
+    To probe a slow device takes minutes, and finds what is known.
+    """
+    from tfmem.costs import history, profiler
+    from tfmem.costs.types import Link, Rates
+
+    known, machine = Capabilities(**fields), profiler.machine()
+    host = NAME.format("CPU", 0)
+    link = Link(
+        to_host=known.to_host,
+        from_host=known.to_device,
+        latency=known.latency,
+        contention=0.0,
+        duplex=3.0 - known.both_ways,
+    )
+    for number in range(int(os.environ["SIMGPU_DEVICES"])):
+        device = NAME.format("GPU", number)
+        history.keep_probe(Rates(known.flops, known.nbytes, known.launch), machine, device)
+        history.keep_probe(link, machine, device, host)

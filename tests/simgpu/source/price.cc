@@ -1,0 +1,140 @@
+#include "price.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "settings.h"
+#include "stream.h"
+#include "tensorflow/c/kernels.h"
+
+namespace simgpu {
+
+using namespace tensorflow;  // NOLINT
+
+namespace {
+
+// Multiplications of each output of a filter [..., in, out].
+double per_output(const Tensor& filter) {
+  int last = filter.dims() - 1;
+  if (last < 0 || filter.dim_size(last) == 0) return 0;
+  return double(filter.NumElements()) / filter.dim_size(last);
+}
+
+// Bytes of the device that a kernel reads and writes; less than 0 if it has nothing there.
+double nbytes_moved(OpKernelContext& ctx, const OpKernel& kernel) {
+  double read = 0, written = 0;
+  int variables = 0;
+  bool is_there = false;
+  for (int i = 0; i < ctx.num_inputs(); ++i) {
+    if (!ctx.has_input(i) || kernel.input_type(i) == DT_VARIANT) continue;
+    if (kernel.input_type(i) == DT_RESOURCE) {
+      ++variables;
+    } else if (kernel.input_memory_types()[i] == DEVICE_MEMORY) {
+      is_there = true;
+      if (!ctx.input_is_ref(i)) read += ctx.input(i).TotalBytes();
+    }
+  }
+  for (int i = 0; i < ctx.num_outputs(); ++i) {
+    bool is_on_host = kernel.output_memory_types()[i] != DEVICE_MEMORY;
+    if (is_on_host || kernel.output_type(i) == DT_VARIANT) continue;
+    is_there = true;
+    if (const Tensor* output = ctx.mutable_output(i)) written += output->TotalBytes();
+  }
+  if (!is_there && variables == 0) return -1;
+  return read * (1 + 2 * variables) + written;  // a variable, as large as what is read, both ways
+}
+
+bool is_part_of_its_input(OpKernelContext& ctx) {
+  const Tensor* whole = nullptr;
+  for (int i = 0; i < ctx.num_inputs() && whole == nullptr; ++i)
+    if (ctx.has_input(i) && ctx.input_memory_type(i) == DEVICE_MEMORY) whole = &ctx.input(i);
+  const Tensor* part = ctx.num_outputs() > 0 ? ctx.mutable_output(0) : nullptr;
+  return whole != nullptr && part != nullptr && part->SharesBufferWith(*whole);
+}
+
+SP_Stream_st* stream_of(OpKernelContext& ctx) {
+  if (ctx.op_device_context() == nullptr) return compute_stream(0);
+  TF_Status* status = TF_NewStatus();
+  SP_Stream_st* found = TF_GetStream(reinterpret_cast<TF_OpKernelContext*>(&ctx), status);
+  TF_DeleteStatus(status);
+  return found;
+}
+
+}  // namespace
+
+Price::Work Price::work_of(const NodeDef& node) {
+  static const std::map<std::string, Work> works = {
+      {"AssignVariableOp", Work::kNothing},  // which takes its value's buffer over
+      {"Slice", Work::kPart},
+      {"Split", Work::kPart},
+      {"SplitV", Work::kPart},
+      {"Unpack", Work::kPart},
+      {"MatMul", Work::kMatMul},
+      {"_FusedMatMul", Work::kMatMul},
+      {"BatchMatMul", Work::kMatMul},
+      {"BatchMatMulV2", Work::kMatMul},
+      {"BatchMatMulV3", Work::kMatMul},
+      {"Einsum", Work::kEinsum},
+      {"Conv2D", Work::kConv},
+      {"Conv3D", Work::kConv},
+      {"_FusedConv2D", Work::kConv},
+      {"Conv2DBackpropInput", Work::kConvInput},
+      {"Conv3DBackpropInputV2", Work::kConvInput},
+      {"Conv2DBackpropFilter", Work::kConvFilter},
+      {"Conv3DBackpropFilterV2", Work::kConvFilter},
+      {"DepthwiseConv2dNative", Work::kDepthwise},
+  };
+  if (node.op() == "Empty" && !node.attr().at("init").b()) return Work::kNothing;
+  auto found = works.find(node.op());
+  return found == works.end() ? Work::kMemory : found->second;
+}
+
+Price::Price(const NodeDef& node) : work_(work_of(node)) {
+  for (const char* name : {"transpose_a", "adj_x"}) {
+    auto found = node.attr().find(name);
+    if (found != node.attr().end()) is_transposed_ = found->second.b();
+  }
+}
+
+double Price::flops(OpKernelContext& ctx) const {
+  if (work_ <= Work::kMemory || ctx.num_outputs() == 0 || ctx.mutable_output(0) == nullptr) return 0;
+  const Tensor& output = *ctx.mutable_output(0);
+  const double made = output.NumElements();
+  switch (work_) {
+    case Work::kMatMul: {
+      const Tensor& first = ctx.input(0);
+      if (first.dims() < 2) return 0;
+      return 2 * made * first.dim_size(first.dims() - (is_transposed_ ? 2 : 1));
+    }
+    case Work::kEinsum: {  // of [i, j] and [j, k] to [i, k] the square root of ij * jk * ik is ijk
+      if (ctx.num_inputs() < 2) return 0;
+      return 2 * std::sqrt(made * ctx.input(0).NumElements() * ctx.input(1).NumElements());
+    }
+    case Work::kConv:
+      return 2 * made * per_output(ctx.input(1));
+    case Work::kConvInput:
+      return 2.0 * ctx.input(2).NumElements() * per_output(ctx.input(1));
+    case Work::kConvFilter:
+      return 2.0 * ctx.input(2).NumElements() * per_output(output);
+    case Work::kDepthwise:
+      return 2 * made * ctx.input(1).dim_size(0) * ctx.input(1).dim_size(1);
+    default:
+      return 0;
+  }
+}
+
+void Price::charge(OpKernelContext& ctx, const OpKernel& kernel, double cpu_seconds) const {
+  if (!ctx.status().ok() || work_ == Work::kNothing) return;
+  if (work_ == Work::kPart && is_part_of_its_input(ctx)) return;
+  const double nbytes = nbytes_moved(ctx, kernel);
+  if (nbytes < 0) return;
+  const Settings& s = settings();
+  const double arithmetic = flops(ctx);
+  const double modelled = std::max(arithmetic / s.flops, nbytes / s.bytes);
+  const double seconds = s.launch + (s.times_cpu != 0 ? s.times_cpu * cpu_seconds : modelled);
+  if (SP_Stream_st* stream = stream_of(ctx))
+    run_kernel(*stream, seconds, kernel.name() + ":" + kernel.type_string(), nbytes, arithmetic);
+}
+
+}  // namespace simgpu

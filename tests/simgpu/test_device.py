@@ -1,0 +1,86 @@
+"""The simulated GPU is a device as TensorFlow's own are: memory, limits, streams, copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.simgpu.child import MIB, PRODUCTS, SIDE
+from tests.simgpu.device import Capabilities
+from tfmem.runtime.limited import run_limited
+
+LIMIT = 256 * MIB
+KNOWN = Capabilities()
+
+
+def run(check: str, environment: dict[str, str], *arguments: Any) -> dict[str, Any]:
+    done = run_limited(
+        f"tests.simgpu.child:{check}",
+        *arguments,
+        limit_bytes=LIMIT,
+        timeout=120,
+        gpu=True,
+        environment=environment,
+    )
+    assert done.status == "ok", done.error + done.output
+    return done.result
+
+
+@pytest.fixture(scope="module")
+def facts(simulated_gpu: dict[str, str]) -> dict[str, Any]:
+    return run("facts", simulated_gpu)
+
+
+def test_its_memory_is_handed_out_by_tensorflows_allocator(facts: dict[str, Any]) -> None:
+    assert facts["device"].endswith("GPU:0")
+    assert facts["limit"] == LIMIT
+    assert (facts["in_use"], facts["peak"]) == (8, 24)
+    assert 16 in facts["events"]
+    assert facts["too_large"] == "ResourceExhaustedError"
+
+
+def test_kernels_take_what_the_modelled_gpu_needs(facts: dict[str, Any]) -> None:
+    seconds, count = facts["product"]
+    modelled = 2 * SIDE**3 / KNOWN.flops
+    assert seconds == pytest.approx(modelled + count * KNOWN.launch, rel=0.02)
+    seconds, count = facts["maximum"]
+    modelled = (2 + 3) * 4 * SIDE**2 / KNOWN.nbytes  # a reversal, then the larger of two
+    assert seconds == pytest.approx(modelled + count * KNOWN.launch, rel=0.02)
+
+
+def test_copies_take_what_the_link_needs(facts: dict[str, Any]) -> None:
+    copied = facts["copied"]
+    assert copied["d2h_bytes"] == pytest.approx(16 * MIB, rel=0.001)
+    assert copied["d2h_seconds"] == pytest.approx(16 * MIB / KNOWN.to_host, rel=0.02)
+    assert copied["d2h_pageable_bytes"] < 1024  # results that are read
+
+
+def test_copies_run_beside_kernels(facts: dict[str, Any]) -> None:
+    kernels, seconds = PRODUCTS * 2 * SIDE**3 / KNOWN.flops, facts["seconds"]
+    assert kernels <= seconds["alone"]
+    assert seconds["copying"] < kernels + 16 * MIB / KNOWN.to_host
+
+
+def test_what_is_freed_is_poison_and_what_arrives_is_not(simulated_gpu: dict[str, str]) -> None:
+    found = run("poisoned", simulated_gpu | {"SIMGPU_POISON": "1"})
+    assert found == {"freed": True, "arrived": MIB}
+    assert run("poisoned", simulated_gpu) == {"freed": False, "arrived": MIB}
+
+
+def test_a_copy_that_nobody_waits_for_gives_other_numbers(simulated_gpu: dict[str, str]) -> None:
+    found = run("swapped", simulated_gpu | {"SIMGPU_POISON": "1"})
+    assert found["swapped"] > 0
+    assert max(found["differences"]) < 1e-4
+    broken = run("swapped", simulated_gpu | {"SIMGPU_POISON": "1", "SIMGPU_WAITS": "0"})
+    assert any(not difference < 1 for difference in broken["differences"])  # nor is NaN
+
+
+def test_two_devices_that_train_one_model_keep_their_budgets(simulated_gpu: dict[str, str]) -> None:
+    two = simulated_gpu | {"SIMGPU_DEVICES": "2"}
+    plain = run("mirrored", two, 0)
+    budget = int(0.85 * min(plain["peaks"]))
+    kept = run("mirrored", two, budget)
+    assert plain["losses"][-1] < plain["losses"][0]
+    assert kept["losses"] == pytest.approx(plain["losses"], rel=1e-6)
+    assert max(kept["peaks"]) <= budget
