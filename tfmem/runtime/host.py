@@ -80,7 +80,8 @@ def host_process(
 ) -> Iterator[str]:
     """Starts a second local TensorFlow process as a memory tier and yields its device's full name.
 
-    If this process has one already, that one is used. It does not inherit this process's allocator
+    If this process has one already, that one is used. Variables, lookup tables and functions that
+    were made before work as they did. It does not inherit this process's allocator
     limits, and ends when the outermost block that uses it ends, or with this process. **Variables
     that still live there then are lost**, as they are when it is killed (by the system for want of
     memory, say), unless there are `copies`.
