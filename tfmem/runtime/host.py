@@ -81,10 +81,10 @@ def host_process(
     """Starts a second local TensorFlow process as a memory tier and yields its device's full name.
 
     If this process has one already, that one is used. Variables, lookup tables and functions that
-    were made before work as they did. It does not inherit this process's allocator
-    limits, and ends when the outermost block that uses it ends, or with this process. **Variables
-    that still live there then are lost**, as they are when it is killed (by the system for want of
-    memory, say), unless there are `copies`.
+    were made before work as they did. It does not inherit this process's allocator limits, and ends
+    when the outermost block that uses it ends, or with this process. **Variables that still live
+    there then are lost**, as they are when it is killed (by the system for want of memory, say),
+    unless there are `copies`.
 
     With `copies` the host process writes the variables that a step has updated there to files when
     the step of an optimised function has ended, and those that move there before they do. If it
