@@ -6,6 +6,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,37 @@ def swapped() -> dict[str, Any]:
     planned = tfmem.optimize(step, budget=budget, techniques=techniques)
     differences = [float(tf.reduce_max(tf.abs(planned(x) - expected))) for _ in range(3)]
     return {"swapped": len(planned.plans[-1].transfers), "differences": differences}
+
+
+def normalised(events: str) -> dict[str, Any]:
+    """Differences of batch norms that Grappler fuses, by type and side inputs; ops that ran."""
+
+    def differences(dtype: tf.DType, sides: int) -> float:
+        shape, ones = [4, 8, 8, 16], tf.ones([16])
+        x, side = (tf.cast(tf.random.stateless_normal(shape, [i, 1]), dtype) for i in (1, 2))
+
+        @tf.function
+        def inference(x: tf.Tensor, side: tf.Tensor) -> tf.Tensor:
+            y = tf.raw_ops.FusedBatchNormV3(
+                x=2 * x, scale=1.5 * ones, offset=0.1 * ones, mean=0.3 * ones, variance=2 * ones,
+                epsilon=1e-3, is_training=False,
+            ).y  # fmt: skip
+            return tf.nn.relu(y + side if sides else y) + 1
+
+        with tf.device("CPU:0"):
+            expected = inference(x, side).numpy()
+        return float(np.abs(inference(x, side).numpy() - expected).max())
+
+    library = ctypes.CDLL(os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"])
+    library.simgpu_keep_events(1)
+    found = {
+        f"{dtype.name} {sides}": differences(dtype, sides)
+        for dtype in (tf.float32, tf.float16, tf.bfloat16)
+        for sides in (0, 1)
+    }
+    library.simgpu_write_events(events.encode())
+    lines = Path(events).read_text(encoding="utf-8").splitlines()
+    return {"differences": found, "ops": [line.rsplit(":", 1)[-1] for line in lines]}
 
 
 def mirrored(budget: int) -> dict[str, Any]:

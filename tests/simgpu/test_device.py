@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +67,14 @@ def test_what_is_freed_is_poison_and_what_arrives_is_not(simulated_gpu: dict[str
     found = run("poisoned", simulated_gpu | {"SIMGPU_POISON": "1"})
     assert found == {"freed": True, "arrived": MIB}
     assert run("poisoned", simulated_gpu) == {"freed": False, "arrived": MIB}
+
+
+def test_batch_norms_that_are_fused_return_what_they_return_alone(
+    simulated_gpu: dict[str, str], tmp_path: Path
+) -> None:
+    found = run("normalised", simulated_gpu, str(tmp_path / "events"))
+    assert found["ops"].count("_FusedBatchNormEx") == 4  # those of bfloat16 stay apart
+    assert max(found["differences"].values()) < 1e-5
 
 
 def test_a_copy_that_nobody_waits_for_gives_other_numbers(simulated_gpu: dict[str, str]) -> None:

@@ -11,6 +11,7 @@
 #include <memory>
 #include <set>
 
+#include "batch_norm.h"
 #include "channels.h"
 #include "price.h"
 #include "record.h"
@@ -38,7 +39,11 @@ bool is_collective(const NodeDef& node) { return node.attr().contains(kHint); }
 class Forward : public OpKernel {
  public:
   Forward(OpKernelConstruction* ctx, std::unique_ptr<OpKernel> kernel, const Pictures* pictures)
-      : OpKernel(ctx), price_(ctx->def()), kernel_(std::move(kernel)), pictures_(pictures) {}
+      : OpKernel(ctx),
+        price_(ctx->def()),
+        fused_(ctx->def()),
+        kernel_(std::move(kernel)),
+        pictures_(pictures) {}
 
   void Compute(OpKernelContext* ctx) override {
     Moment begin = Clock::now();
@@ -46,6 +51,7 @@ class Forward : public OpKernel {
       run_channels_last(kernel_.get(), *pictures_, ctx);
     else
       kernel_->Compute(ctx);
+    fused_.run(ctx);
     price_.charge(*ctx, *this, seconds_since(begin));
   }
 
@@ -54,6 +60,7 @@ class Forward : public OpKernel {
 
  private:
   Price price_;
+  Fused fused_;
   std::unique_ptr<OpKernel> kernel_;
   const Pictures* pictures_;
 };
@@ -98,6 +105,7 @@ class ForwardFactory : public kernel_factory::OpKernelFactory {
   OpKernel* Create(OpKernelConstruction* ctx) override {
     static const Pictures none;
     NodeDef node = ctx->def();
+    if (unfused(node.op()) != node.op()) take_apart(&node);
     if (is_collective(node)) (*node.mutable_attr())[kHint].set_s("ring");
     const Pictures* pictures = pictures_of(node.op());
     if (pictures != nullptr && has_channels_first(node))
@@ -164,10 +172,11 @@ std::string class_on(const char* device, const KernelDef& kernel) {
   const KernelDef* found = nullptr;
   std::string name;
   bool has_one = FindKernelDef(DeviceType(device), node_for(kernel), &found, &name).ok();
-  return has_one ? name : "";
+  return has_one && name != "NoOp" ? name : "";  // which holds the place of one of oneDNN's
 }
 
-std::string class_on_cpu(const KernelDef& kernel) {
+std::string class_on_cpu(KernelDef kernel) {
+  kernel.set_op(unfused(kernel.op()));
   std::string found = class_on("CPU", kernel);
   if (!found.empty() || kernel.label().empty()) return found;
   KernelDef unlabelled = kernel;
