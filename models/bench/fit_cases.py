@@ -225,7 +225,8 @@ def mixed_precision(keras: Any) -> Any:
 
 
 def mirrored(keras: Any) -> Any:
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    with tf.distribute.MirroredStrategy([f"{kind}:0", f"{kind}:1"]).scope():
         return functional(keras)
 
 

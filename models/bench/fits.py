@@ -4,7 +4,7 @@ python -m models.bench.fits --library=keras,tf_keras --rows=out/fits.jsonl
 
 For each kind of `fit` in `fit_cases` three processes: plain with plenty of memory, plain under a
 hard limit below its peak, and with the callback under that limit. Rows that the file of `--rows`
-has already are not run again.
+has already are not run again. With `--gpu` on GPU:0, whose limit it is then.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ import tfmem.keras
 from models.bench.book import Book
 from models.bench.fit_cases import CASES, Fitted, difference, fitted
 from models.bench.table import markdown, show_bytes, show_difference
+from tfmem.runtime import devices, memory
 from tfmem.runtime.limited import Outcome, run_limited
 
 flags.DEFINE_list("library", "keras,tf_keras", "Whose models.")
 flags.DEFINE_list("cases", None, "Kinds of fit, by name; all by default.")
 flags.DEFINE_string("rows", "out/fits.jsonl", "Where rows are kept.")
+
+flags.DEFINE_boolean("gpu", False, "Train on GPU:0, not on the CPU.")
 
 _PLENTY = 4 * 2**30
 _TIMEOUT = 400.0
@@ -41,10 +44,11 @@ _BUDGET = 0.95
 
 @dataclass(frozen=True)
 class Asked:
-    """A kind of `fit`, by name, and the library: ``keras`` or ``tf_keras``."""
+    """A kind of `fit`, by name, the library, ``keras`` or ``tf_keras``, and whether on a GPU."""
 
     library: str
     case: str
+    gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,19 +79,27 @@ class Row:
 def train(library: str, name: str, is_planned: bool, budget: int, file: str) -> Any:
     """In a process of its own: the history and the peak; the weights are left in a file."""
     case = CASES[name]
-    (cpu,) = tf.config.list_physical_devices("CPU")
-    devices = [tf.config.LogicalDeviceConfiguration()] * case.devices
-    tf.config.set_logical_device_configuration(cpu, devices)
+    _spread(case.devices)
     keras = importlib.import_module(library)
     callback = tfmem.keras.MemoryBudget(budget, **case.options) if is_planned else None
     done = fitted(keras, case, callback)
     np.savez(file, *done.weights)
-    peak = tf.config.experimental.get_memory_info("CPU:0")["peak"]  # since the last evaluation
+    _, peak = memory.memory_info(devices.scarce())  # since the last evaluation
     return {
         "history": done.history,
         "peak": max([peak, *done.history.get("tfmem/peak_bytes", ())]),
         "is_planned": bool(callback) and not all(plan.is_noop for plan in callback.plans),
     }
+
+
+def _spread(count: int) -> None:
+    """Makes logical devices of the one whose memory is scarce, which share its limit."""
+    gpus = tf.config.list_physical_devices("GPU")
+    one = gpus[0] if gpus else tf.config.list_physical_devices("CPU")[0]
+    known = tf.config.get_logical_device_configuration(one)
+    limit = known[0].memory_limit / count if gpus and known else None
+    part = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
+    tf.config.set_logical_device_configuration(one, [part] * count)
 
 
 def compared(asked: Asked) -> Row:
@@ -100,7 +112,11 @@ def compared(asked: Asked) -> Row:
             budget = int(_BUDGET * limit / case.devices)
             arguments = (asked.library, asked.case, is_planned, budget, f"{folder}/{kind}.npz")
             return run_limited(
-                "models.bench.fits:train", *arguments, limit_bytes=limit, timeout=_TIMEOUT
+                "models.bench.fits:train",
+                *arguments,
+                limit_bytes=limit,
+                timeout=_TIMEOUT,
+                gpu=asked.gpu,
             )
 
         def result(kind: str, outcome: Outcome) -> Fitted:
@@ -136,7 +152,7 @@ def main(argv: list[str]) -> None:
     lines = []
     for library in values.library:
         for case in values.cases or CASES:
-            row = book(Asked(library, case))
+            row = book(Asked(library, case, values.gpu))
             lines.append([case, library, *_cells(row)])
             print(f"{library}, {case}: {_said(row)}, {book.spent:.0f} s so far", flush=True)
     print(markdown(_HEADER, lines))

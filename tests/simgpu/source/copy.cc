@@ -1,5 +1,6 @@
 #include "copy.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -10,7 +11,8 @@
 namespace simgpu {
 namespace {
 
-constexpr double kMemcpyBytes = 8e9;  // a second that the host copies, of which a copy's time is left
+constexpr uint64_t kPiece = 1 << 20;  // bytes that arrive together
+constexpr double kMemcpyBytes = 8e9;  // a second that the host copies, from its caches
 
 // When the link of a device is free again, to the device and to the host.
 std::atomic<double> busy_until[kMostDevices][2];
@@ -38,6 +40,18 @@ double seconds_of_copy(int device, Kind kind, double seconds, Moment begin) {
   return lasts;
 }
 
+// Copies piece by piece, as the link brings them.
+void deliver(char* to, const char* from, uint64_t nbytes, Moment begin, Moment end) {
+  for (uint64_t offset = 0; offset < nbytes; offset += kPiece) {
+    uint64_t size = std::min(kPiece, nbytes - offset);
+    double part = double(offset + size) / nbytes;
+    auto arrives = begin + std::chrono::duration_cast<Clock::duration>((end - begin) * part);
+    SP_Stream_st::sleep_until(arrives - lasting(size / kMemcpyBytes));
+    std::memcpy(to + offset, from + offset, size);
+  }
+  SP_Stream_st::sleep_until(end);
+}
+
 }  // namespace
 
 void copy(SP_Stream_st& stream, Kind kind, void* to, const void* from, uint64_t nbytes) {
@@ -54,12 +68,11 @@ void copy(SP_Stream_st& stream, Kind kind, void* to, const void* from, uint64_t 
   auto done = blocks ? std::make_shared<Mark>() : nullptr;
   stream.add([=](SP_Stream_st& self, Moment queued) {
     double seconds = seconds_of_copy(self.device, kind, alone, std::max(self.clock, queued));
-    double early = at_once ? 0 : std::min(seconds, nbytes / kMemcpyBytes);
-    auto [begin, end] = self.pass(queued, seconds, early);
-    if (!at_once) {
-      std::memcpy(to, from, nbytes);
+    auto [begin, end] = self.take_up(queued, seconds);
+    if (at_once)
       self.sleep_until(end);
-    }
+    else
+      deliver(static_cast<char*>(to), static_cast<const char*>(from), nbytes, begin, end);
     record({kind, self.device, self.number, node, begin, end, double(nbytes), 0, pinned});
     if (done != nullptr) done->reach(end);
   });

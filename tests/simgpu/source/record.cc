@@ -24,6 +24,10 @@ double seconds_of(Moment moment) {
   return std::chrono::duration<double>(moment.time_since_epoch()).count();
 }
 
+Clock::duration lasting(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 int64_t unix_ns(Moment moment) {
   static const auto since_1970 = std::chrono::system_clock::now().time_since_epoch() -
                                  Clock::now().time_since_epoch();

@@ -34,6 +34,7 @@ void keep_events(bool keeps);
 void each_event(const std::function<void(const Event&)>& take);
 
 double seconds_of(Moment moment);
+Clock::duration lasting(double seconds);
 
 // Nanoseconds since 1970, which is the profiler's time.
 int64_t unix_ns(Moment moment);

@@ -86,14 +86,16 @@ void SP_Stream_st::wait_for(std::shared_ptr<Mark> mark) {
   add([mark](SP_Stream_st& self, Moment) { self.clock = std::max(self.clock, mark->wait()); });
 }
 
-std::pair<Moment, Moment> SP_Stream_st::pass(Moment queued, double seconds, double early) {
-  auto lasting = [](double s) {
-    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
-  };
+std::pair<Moment, Moment> SP_Stream_st::take_up(Moment queued, double seconds) {
   Moment begin = std::max(clock, queued);
-  clock = begin + lasting(seconds);
-  sleep_until(clock - lasting(early));
+  clock = begin + simgpu::lasting(seconds);
   return {begin, clock};
+}
+
+std::pair<Moment, Moment> SP_Stream_st::pass(Moment queued, double seconds) {
+  auto taken = take_up(queued, seconds);
+  sleep_until(taken.second);
+  return taken;
 }
 
 void SP_Stream_st::sleep_until(Moment moment) {

@@ -49,10 +49,12 @@ struct SP_Stream_st {
   // What is queued from now on begins after the mark.
   void wait_for(std::shared_ptr<simgpu::Mark> mark);
 
-  // For work: takes up so many seconds of the stream, of which the last `early` are not slept.
-  // Returns when that begins and ends, by the stream's clock.
-  std::pair<simgpu::Moment, simgpu::Moment> pass(simgpu::Moment queued, double seconds,
-                                                 double early = 0);
+  // For work: takes up so many seconds of the stream, without sleeping. Returns when that begins and
+  // ends, by the stream's clock.
+  std::pair<simgpu::Moment, simgpu::Moment> take_up(simgpu::Moment queued, double seconds);
+
+  // The same, and sleeps until it ends.
+  std::pair<simgpu::Moment, simgpu::Moment> pass(simgpu::Moment queued, double seconds);
 
   static void sleep_until(simgpu::Moment moment);
 
