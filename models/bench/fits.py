@@ -30,7 +30,6 @@ from tfmem.runtime.limited import Outcome, run_limited
 flags.DEFINE_list("library", "keras,tf_keras", "Whose models.")
 flags.DEFINE_list("cases", None, "Kinds of fit, by name; all by default.")
 flags.DEFINE_string("rows", "out/fits.jsonl", "Where rows are kept.")
-
 flags.DEFINE_boolean("gpu", False, "Train on GPU:0, not on the CPU.")
 
 _PLENTY = 4 * 2**30
@@ -97,7 +96,7 @@ def _spread(count: int) -> None:
     gpus = tf.config.list_physical_devices("GPU")
     one = gpus[0] if gpus else tf.config.list_physical_devices("CPU")[0]
     known = tf.config.get_logical_device_configuration(one)
-    limit = known[0].memory_limit / count if gpus and known else None
+    limit = known[0].memory_limit / count if known else None
     part = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
     tf.config.set_logical_device_configuration(one, [part] * count)
 

@@ -79,7 +79,7 @@ def normalised(events: str) -> dict[str, Any]:
             expected = inference(x, side).numpy()
         return float(np.abs(inference(x, side).numpy() - expected).max())
 
-    library = ctypes.CDLL(os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"])
+    library = _library()
     library.simgpu_keep_events(1)
     found = {
         f"{dtype.name} {sides}": differences(dtype, sides)
@@ -194,12 +194,17 @@ def _copies() -> dict[str, Any]:
 
 def _sums(function: Callable[[], Any], *names: str) -> dict[str, float]:
     """What the device counted while a function ran to its end."""
-    library = ctypes.CDLL(os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"])
-    library.simgpu_sum.restype = ctypes.c_double
+    library = _library()
     library.simgpu_reset()
     function()
     of = [f"{kind}_{name}" for kind in ("kernel", "d2h", "h2d") for name in names]
     return {name: library.simgpu_sum(name.encode()) for name in of}
+
+
+def _library() -> ctypes.CDLL:
+    found = ctypes.CDLL(os.environ["TF_PLUGGABLE_DEVICE_LIBRARY_PATH"])
+    found.simgpu_sum.restype = ctypes.c_double
+    return found
 
 
 def _seconds(function: Callable[[], Any]) -> float:

@@ -43,30 +43,19 @@ class Capabilities:
         return {f"SIMGPU_{name.removeprefix('n').upper()}": str(value) for name, value in fields}
 
 
-def environment(
-    cache: Path,
-    capabilities: Capabilities | None = None,
-    *,
-    poison: bool = False,
-    devices: int = 1,
-) -> dict[str, str]:
-    """What a process has to find in its environment to have the simulated GPU.
+def environment(cache: Path) -> dict[str, str]:
+    """What a process has to find in its environment to have a simulated GPU, as it usually is.
 
     Args:
       cache: folder for what tfmem keeps; `keep_probes` puts there what the device is capable of.
-      capabilities: of the device.
-      poison: make what is not there yet, or there no more, read as NaN.
-      devices: how many there are.
 
     Raises:
       CannotBuildError: there can be none here.
     """
-    found = (capabilities or Capabilities()).variables
-    return found | {
+    return Capabilities().variables | {
         "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(library()),
         "TF_CPP_MIN_LOG_LEVEL": "1",
-        "SIMGPU_POISON": str(int(poison)),
-        "SIMGPU_DEVICES": str(devices),
+        "SIMGPU_DEVICES": "1",
         store.DIRECTORY: str(cache),
     }
 

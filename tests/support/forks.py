@@ -35,11 +35,13 @@ OF_A_JOB = (
 )
 """Variables that nothing reads while TensorFlow is imported."""
 
+_PLUGGED = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
+
 OF_AN_IMPORT = (
     "PYTHONPATH",
     "TF_CPP_MIN_LOG_LEVEL",
     "TF_ENABLE_ONEDNN_OPTS",
-    "TF_PLUGGABLE_DEVICE_LIBRARY_PATH",
+    _PLUGGED,
     "TF_USE_LEGACY_KERAS",
 )
 """Variables of which several values are worth a process that has imported TensorFlow with them."""
@@ -94,7 +96,7 @@ class Nurseries:
 
     def start(self, job: str, variables: Mapping[str, str], out: Any, err: Any) -> Forked | None:
         """A fork that runs a job of `limited`; None if that takes an environment of its own."""
-        is_of_cuda = json.loads(job)["gpu_limit_mib"] and OF_A_DEVICE not in " ".join(variables)
+        is_of_cuda = json.loads(job)["gpu_limit_mib"] and _PLUGGED not in variables
         if _others(variables) != self._usual or is_of_cuda:
             return None
         key = frozenset(item for item in variables.items() if _is_of_an_import(item[0]))

@@ -30,9 +30,9 @@ median counts. More are steadier; all of them take some seconds, once on a machi
 _LONGEST = 0.5
 """Seconds that a call of a probe may take; each is called a few times."""
 
-PROBE_SIDES = {"CPU": (1024, 512, 256), "GPU": (4096, 2048, 1024, 512)}
-"""Sides of the square matrices that a kind of device is probed with: smaller ones where it is
-nearly full, which tell less of its speed."""
+_SIDES = {"CPU": (1024, 512, 256), "GPU": (4096, 2048, 1024, 512)}
+"""Sides of the square matrices that a kind of device is probed with: smaller ones where it is slow
+or nearly full, which tell less of its speed."""
 
 
 class Profiler:
@@ -117,7 +117,7 @@ def probe_sides(device: str) -> tuple[int, ...]:
     Raises:
       tf.errors.ResourceExhaustedError: it has no room for the smallest.
     """
-    *larger, least = PROBE_SIDES[device_names.kind(device)]
+    *larger, least = _SIDES[device_names.kind(device)]
 
     def product(value: tf.Tensor) -> tf.Tensor:
         with tf.device(device):
