@@ -65,6 +65,10 @@ PASSES = {
         Swap((Transfer(Value("a"), (Fetch(("y", "z"), "c"),), "c"),), Route("host", "dev")),
         Linearise("dev"),
     ],
+    "swap_paced_by_barrier": [
+        Swap((Transfer(Value("a"), (Fetch(("y",), "fetch"),), "wait"),), Route("host", "dev")),
+        Linearise("dev"),
+    ],
     **{
         name: [Place((PLACEMENT,), route), Linearise("dev")]
         for name, route in (("place", Route("host")), ("place_on_gpu", Route("host", "dev")))

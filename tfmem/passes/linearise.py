@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tfmem.graph.edit import Editor
 from tfmem.graph.ir import Graph, Node
-from tfmem.graph.verify import BARRIER, FROM_HOST, TO_HOST, mergeable_pairs
+from tfmem.graph.verify import BARRIER, COPIES, FROM_HOST, TO_HOST, mergeable_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,9 @@ class Linearise:
 
     A window of w cuts the order into groups of w / 2 nodes; a group starts when all groups but its
     predecessor have ended, so that at most w neighbouring nodes are in flight. Constants and
-    barriers hold no memory that an order could save and are left free; nodes of other devices and
-    copies wait for their inputs, and for what a transfer makes them wait for, alone.
+    barriers hold no memory that an order could save and are left free, but barriers that wait for a
+    copy or let one begin: what comes after them counts on it. Nodes of other devices and copies
+    wait for their inputs, and for what a transfer makes them wait for, alone.
 
     Assumes that the nodes stand in the planned order. Where oneDNN would merge two nodes because
     their control inputs became equal, one is made to wait for the other.
@@ -42,7 +43,7 @@ class Linearise:
 
     def __call__(self, graph: Graph) -> Graph:
         editor = Editor(graph)
-        chain = [node for node in graph.nodes if self._is_ordered(node)]
+        chain = [node for node in graph.nodes if self._is_ordered(node, graph)]
         if self.window <= 1:
             self._chain(editor, chain)
         else:
@@ -52,9 +53,13 @@ class Linearise:
                 editor.add_after(second.name, [first.name])
         return editor.build()
 
-    def _is_ordered(self, node: Node) -> bool:
-        is_free = node.is_input or node.op in ("Const", BARRIER, TO_HOST, FROM_HOST)
-        return node.device == self.device and not is_free
+    def _is_ordered(self, node: Node, graph: Graph) -> bool:
+        if node.is_input or node.device != self.device:
+            return False
+        if node.op == BARRIER:
+            beside = (graph.by_name[name] for name in (*node.after, *graph.successors[node.name]))
+            return any(one.origin and one.op in COPIES for one in beside)
+        return node.op not in ("Const", TO_HOST, FROM_HOST)
 
     def _chain(self, editor: Editor, chain: Sequence[Node]) -> None:
         for earlier, later in pairwise(chain):
