@@ -61,7 +61,7 @@ def page(notes: Notes) -> str:
 
 def _head(notes: Notes) -> str:
     run = notes.run
-    where = nvidia_smi("name") or simulated() or "no GPU"
+    where = gpu() or "no GPU"
     return (
         f"# On {where if run.gpu else 'the CPU, a rehearsal'}\n\n"
         f"{place_and_versions()}; {run.config} sizes, limit {show_bytes(run.limit)}. Peaks "
@@ -180,6 +180,11 @@ def parts_of(model: str) -> dict[str, float]:
     """The parts of plain TensorFlow's peak that a model is asked for, by their rows' names."""
     sixth = {SIXTH: 1 / 6} if model == MOE else {}
     return {QUARTERED: QUARTER} | sixth
+
+
+def gpu() -> str:
+    """What the GPU is called; "" where there is none."""
+    return nvidia_smi("name") or simulated()
 
 
 def simulated() -> str:

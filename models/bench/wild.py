@@ -1,7 +1,7 @@
 """The wild suite: train steps of other libraries and styles, under budgets that are hard limits.
 
     python -m models.bench.wild [--only=PREFIX,...] [--modes=region,growing]
-        [--shares=0.8,0.6,0.45,least] [--steps=60] [--again] [--jobs=1] [--list]
+        [--shares=0.8,0.6,0.45,least] [--steps=60] [--again] [--jobs=1] [--gpu] [--list]
 
 Each case runs as it is first, without a limit: its peak and its losses. Then tfmem is asked for the
 least budget, and the case runs under each share of that peak, and under 1.05 times the least budget
@@ -11,9 +11,9 @@ least budget that is kept, below those that are known to be, and each that it tr
 `kept*1.02` is 1.02 times the least one that is known to be.
 
 Rows are kept, as JSON lines, beside the page that is written anew after each of them; those of
-processors without oneDNN's kernels (decision 0089) have their own page. A row is measured again if
-the sources of tfmem, or of its case, are others than it was made with; or by `--again`. To try
-something without touching the page: `--rows=FILE`. What a process wrote is in
+processors without oneDNN's kernels (decision 0089), and of GPUs, have pages of their own. A row is
+measured again if the sources of tfmem, or of its case, are others than it was made with; or by
+`--again`. To try something without touching the page: `--rows=FILE`. What a process wrote is in
 out/wild/CASE-MIB-MODE.log, of one that fell silent where it was.
 """
 
@@ -52,8 +52,9 @@ KERNELS = "oneDNN's" if kernels.onednn_types() else "TensorFlow's own"
 """Whose kernels run on this machine's processor: what steps take depends on it."""
 ROWS = ROOT / "docs" / "measured" / f"wild{'' if kernels.onednn_types() else '_own_kernels'}.jsonl"
 LOGS = ROOT / "out" / "wild"
+GPU_ROWS = ROWS.with_name("wild_gpu.jsonl")
 
-MODES = ("region", "growing")
+MODES, GPU_MODE = ("region", "growing"), "gpu"
 SHARES = ("0.8", "0.6", "0.45", "least")
 LEAST_FACTOR = 1.05
 _BELOW, _CLOSE = 0.75, 1.015
@@ -70,6 +71,9 @@ _LONGEST = 1800.0
 def main(arguments: Sequence[str]) -> int:
     """The command; returns 0 whatever became of the cases, for that is what the page tells."""
     options = _parser().parse_args(arguments)
+    if options.gpu:
+        options.modes = GPU_MODE
+    options.rows = options.rows or str(GPU_ROWS if options.gpu else ROWS)
     chosen = _chosen(options.only)
     if not chosen:
         print(f"no case begins with {options.only}; --list shows them")
@@ -104,7 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--again", action="store_true", help="also what was measured already")
     parser.add_argument("--jobs", type=int, default=1, help="cases at a time")
     parser.add_argument("--list", action="store_true", help="names of the cases, nothing else")
-    parser.add_argument("--rows", default=str(ROWS), help="where rows are kept; the page beside it")
+    parser.add_argument("--rows", help="where rows are kept; the page beside it")
+    parser.add_argument("--gpu", action="store_true", help="on GPU:0, whose memory is limited then")
     parser.add_argument("--room", type=float, default=1.0, help="the hard limit over the budget")
     parser.add_argument("--patience", type=float, default=180.0, help="seconds without a word")
     return parser
@@ -198,6 +203,7 @@ class Suite:
             "revision": revision(),
             "date": datetime.date.today().isoformat(),
             "kernels": KERNELS,
+            **({"gpu": events.gpu} if self._options.gpu else {}),
             **judged(events, budget, plain, lambda: self._row(case, "rounding", "rounding")),
             "seconds": round(time.perf_counter() - started, 1),
         }
@@ -211,6 +217,8 @@ class Suite:
         """Runs a process and returns what it told."""
         limit = math.ceil(self._options.room * budget / MIB) if budget else None
         job = Job(case.name, kind, self._options.steps, "", budget, claims=mode == "region")
+        if mode == GPU_MODE:
+            job, limit = replace(job, gpu_mib=limit), None
         log = LOGS / f"{case.name}-{budget // MIB if budget else 0}-{mode}.log"
         return observed(case, job, limit, log, self._options.patience, self.is_stopped)
 

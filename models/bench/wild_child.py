@@ -27,7 +27,7 @@ import tensorflow as tf
 
 import tfmem
 import tfmem.keras
-from models.bench import wild_cases
+from models.bench import gpu_page, wild_cases
 from tfmem.bridge.keras_models import Hooks
 from tfmem.errors import BudgetError, Error, RewriteError
 from tfmem.runtime import devices, memory
@@ -51,6 +51,7 @@ class Job:
       events: file that takes what happens.
       budget: in bytes, for `planned`.
       claims: whether the allocator takes its whole limit as one region first.
+      gpu_mib: what GPU:0 is limited to.
     """
 
     case: str
@@ -59,6 +60,7 @@ class Job:
     events: str
     budget: int | None = None
     claims: bool = False
+    gpu_mib: int | None = None
 
 
 class Diary:
@@ -183,11 +185,13 @@ def train(case: wild_cases.Case, job: Job, diary: Diary) -> None:
     if job.kind == "rounding":
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    if job.gpu_mib is not None:
+        memory.limit_gpu(job.gpu_mib)
     device = devices.scarce()
     memory.claim_memory(device) if job.claims else memory.memory_info(device)
     diary.say("building")
     work = case.build()
-    diary.say("built", nbytes=memory.memory_info(device)[0])
+    diary.say("built", nbytes=memory.memory_info(device)[0], where=gpu_page.gpu())
     if isinstance(work, wild_cases.Fit):
         fit(work, job, diary)
     else:

@@ -24,7 +24,8 @@ _LONG = 500
 
 _TRAINED = ("kept", "exceeded", "wrong numbers")
 _BROKEN = ("exceeded", "out of memory", "crashed", "hung", "wrong numbers")
-_MODES = {"region": "one region", "growing": "growing"}
+_ONEDNNS = "oneDNN's"
+_MODES = {"region": "one region", "growing": "growing", "gpu": "GPU"}
 
 
 def page(rows: Iterable[Row]) -> str:
@@ -72,7 +73,7 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
             f"Written by `make wild`, {dates[0]} to {dates[-1]}: "
             f"{len({row['case'] for row in rows})} cases of {len(libraries)} libraries and styles "
             f"({', '.join(libraries)}), none written for tfmem. "
-            f"On a CPU, with {' and '.join(sorted(_kernels(rows)))} kernels. "
+            f"On {' and '.join(sorted(set(map(_device, rows))))}. "
             f"Rows are of the revisions {', '.join(revisions) or 'none'} "
             f"(a plus says that files differed), with {len(sources)} states of tfmem's sources. "
             "Versions: "
@@ -83,9 +84,9 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
             f"tried in search of the least that is kept (`{TIGHTEST}`), of which the refused ones "
             f"are in the sum alone; or a factor of that one (`{KEPT}*1.02`). "
             "**The hard limit of the process is the budget.** `region`: the allocator's memory is "
-            "claimed as one region before anything is made; `growing`: it grows by regions. Each "
-            "step has a new batch, what steps return is kept. Measured is what TensorFlow's "
-            "allocator held, everything counted. MB are 10^6 bytes.",
+            "claimed as one region before anything is made; `growing`: it grows by regions; `gpu`: "
+            "the limit is that of GPU:0. Each step has a new batch, what steps return is kept. "
+            "Measured is what TensorFlow's allocator held, everything counted. MB are 10^6 bytes.",
             "",
             "Losses are compared with those of the case as it is. Where they differ by more than "
             "1e-4, the case also runs without TensorFlow's graph optimizer and with one thread in "
@@ -95,8 +96,14 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
     )
 
 
-def _kernels(rows: Iterable[Row]) -> set[str]:
-    return {row.get("kernels", "oneDNN's") for row in rows}
+def _device(row: Row) -> str:
+    return str(row.get("gpu") or f"a CPU, with {row.get('kernels', _ONEDNNS)} kernels")
+
+
+def _modes(rows: Iterable[Row]) -> dict[str, str]:
+    """Title of each mode that rows are of."""
+    used = {row["mode"] for row in rows}
+    return {mode: title for mode, title in _MODES.items() if mode in used}
 
 
 # In sum.
@@ -116,7 +123,8 @@ def _summary(planned: Sequence[Row]) -> str:
     header = ["mode", "budgets", "refused", "accepted", "kept", "exceeded", "out of memory"]
     header += ["crashed", "hung", "wrong numbers", "failed before a plan", "no room to build"]
     lines = []
-    for mode, title in (*_MODES.items(), ("", "both")):
+    modes = _modes(planned)
+    for mode, title in (*modes.items(), *([("", "all")] if len(modes) > 1 else [])):
         rows = [row for row in planned if row["mode"] == mode or not mode]
         accepted = [row for row in rows if is_accepted(row)]
         others = [row for row in rows if row["outcome"] in _BROKEN and not is_accepted(row)]
@@ -133,8 +141,9 @@ def _count(rows: Sequence[Row], outcome: str) -> int:
 
 
 def _figures(planned: Sequence[Row]) -> str:
-    header = ["", *_MODES.values()]
-    by_mode = [[row for row in planned if row["mode"] == mode] for mode in _MODES]
+    modes = _modes(planned)
+    header = ["", *modes.values()]
+    by_mode = [[row for row in planned if row["mode"] == mode] for mode in modes]
     figures = {
         "predicted against measured, median": _error(0.5),
         "predicted against measured, 19 in 20 within": _error(0.95),
@@ -220,7 +229,8 @@ def _plain_table(rows: Sequence[Row], asked: Sequence[Row]) -> str:
     """A line for each case: what it takes as it is, the least, and what became of its budgets."""
     plain = {row["case"]: row for row in rows if row["mode"] == "plain"}
     least = {row["case"]: row["least"] for row in rows if row["mode"] == "least"}
-    header = ["case", "library", "peak", "a step", "least", *_MODES.values()]
+    modes = _modes(asked)
+    header = ["case", "library", "peak", "a step", "least", *modes.values()]
     lines = []
     for name, row in plain.items():
         outcomes = [
@@ -229,7 +239,7 @@ def _plain_table(rows: Sequence[Row], asked: Sequence[Row]) -> str:
                 for one in asked
                 if one["case"] == name and one["mode"] == mode
             )
-            for mode in _MODES
+            for mode in modes
         ]
         step = row["step_seconds"]
         lines.append(

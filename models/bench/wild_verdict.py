@@ -58,6 +58,11 @@ class Events:
         return [one for one in self.told if one["event"] == name]
 
     @property
+    def gpu(self) -> str:
+        """What its GPU is called; "" if it told of none."""
+        return next((one["where"] for one in self.of("built")), "")
+
+    @property
     def phase(self) -> str:
         """Where it ended: `loading`, `building`, `planning`, or the number of the step."""
         stages = [one for one in self.told if one["event"] in _STAGES]
