@@ -27,6 +27,7 @@ FILES = sorted(
 KNOWS_TENSORFLOW = (
     "tfmem.api",
     "tfmem.bridge",
+    "tfmem.costs.probes",
     "tfmem.costs.profiler",
     "tfmem.functions.arguments",
     "tfmem.functions.failures",

@@ -22,7 +22,7 @@ import tfmem
 from models.bench.table import markdown, show_bytes, show_seconds
 from tfmem.bridge.capture import capture
 from tfmem.bridge.rebuild import rebuild
-from tfmem.costs import history, profiler
+from tfmem.costs import history, probes, profiler
 from tfmem.costs.types import Copies, Link
 from tfmem.graph import device_names
 from tfmem.graph.ir import Graph, Value
@@ -99,7 +99,7 @@ def overlap(chain: Chain) -> Overlap:
         x = tf.fill((chain.side, chain.side), 1e-3)
         weight = tf.linalg.diag(tf.fill((chain.side,), 0.5))
         variants = _variants(chain, (x, weight), device, host)
-        link = profiler.probe_link(device, host, min(chain.side, 4096))
+        link = probes.probe_link(device, host, min(chain.side, 4096))
         peaks, results = {}, {}
         for form, function in variants.items():  # which also warms up
             results[form] = function(x, weight).numpy()

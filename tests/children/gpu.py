@@ -15,7 +15,7 @@ import tensorflow as tf
 import tfmem
 from models.bench.overlap import ON_DEVICE, ON_HOST, PLAIN, Chain, host_of, overlap
 from tfmem.bridge.capture import capture
-from tfmem.costs import profiler
+from tfmem.costs import probes
 from tfmem.graph import device_names
 from tfmem.runtime import devices, memory
 
@@ -127,13 +127,13 @@ def kernels_are_measured() -> dict[str, Any]:
 def links_are_probed() -> dict[str, Any]:
     """The link to the host has a speed each way, and one for both."""
     device = devices.scarce()
-    side = min(2048, profiler.probe_sides(device)[0])
+    side = min(2048, probes.probe_sides(device)[0])
     with host_of(device) as host:
-        link = profiler.probe_link(device, host, side)
+        link = probes.probe_link(device, host, side)
     assert 1e8 < link.to_host < 1e12
     assert 1e8 < link.from_host < 1e12
     assert 1.0 <= link.duplex <= 2.0
-    rates = profiler.probe_rates(device, side)
+    rates = probes.probe_rates(device, side)
     return {"link": vars(link), "rates": vars(rates)}
 
 

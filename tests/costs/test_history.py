@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfmem
-from tfmem.costs import history, profiler, store
+from tfmem.costs import history, probes, profiler, store
 from tfmem.costs.types import Link, Measured
 from tfmem.functions import pricing
 from tfmem.graph.ir import Graph
@@ -289,6 +289,6 @@ def test_a_slow_device_is_probed_with_smaller_matrices(
     def fastest(_: Any, value: Any) -> float:
         return 2 * int(value.shape[0]) ** 3 / flops
 
-    monkeypatch.setattr(profiler, "_fastest", fastest)
-    sides = profiler.probe_sides(CPU)
+    monkeypatch.setattr(probes, "_fastest", fastest)
+    sides = probes.probe_sides(CPU)
     assert sides == tuple(side for side in (1024, 512, 256) if side <= most)

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfmem
+from tfmem.costs import probes
 from tfmem.runtime import devices, heap, memory
 
 MIB = 2**20
@@ -35,6 +36,13 @@ def poisoned() -> dict[str, Any]:
     with tf.device("GPU:0"):
         arrived = tf.reduce_sum(tf.identity(there))
     return {"freed": bool(np.isnan(freed.numpy()).all()), "arrived": float(arrived)}
+
+
+def probed() -> dict[str, dict[str, float]]:
+    """What tfmem's probes find the device and its link to be capable of."""
+    device, host = map(devices.full_name, ("GPU:0", "CPU:0"))
+    rates, link = probes.probe_rates(device, 1024), probes.probe_link(device, host, 1024)
+    return {"rates": vars(rates), "link": vars(link)}
 
 
 def swapped() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tfmem.bridge import batches
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.feeds import is_fed, rows_kept, rows_made
-from tfmem.costs import history, profiler
+from tfmem.costs import history, probes, profiler
 from tfmem.costs.static import static_costs, with_link, with_measured
 from tfmem.costs.types import Costs, Feed, Link, Measured, Rates
 from tfmem.graph.device_names import is_gpu
@@ -95,12 +95,12 @@ def measured(graph: Graph, request: Request) -> Measured | None:
 
 def rates_of(device: str) -> Rates | None:
     """How fast a device computes, probed once on each machine; None if it has no room for that."""
-    return _known(Rates, lambda side: profiler.probe_rates(device, side), device)
+    return _known(Rates, lambda side: probes.probe_rates(device, side), device)
 
 
 def link_of(device: str, host: str) -> Link | None:
     """How fast copies between two devices are, likewise."""
-    return _known(Link, lambda side: profiler.probe_link(device, host, side), device, host)
+    return _known(Link, lambda side: probes.probe_link(device, host, side), device, host)
 
 
 def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> Probe | None:
@@ -112,7 +112,7 @@ def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> P
     known: Probe | None = history.probed(kind, machine, *devices)
     if known is not None:
         return known
-    sides = _with_room(profiler.probe_sides, devices[0]) or ()
+    sides = _with_room(probes.probe_sides, devices[0]) or ()
     for side in sides:
         if found := _with_room(probe, side):
             if side == sides[0]:
