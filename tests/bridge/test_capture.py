@@ -159,6 +159,17 @@ def test_flops():
     assert by_op["Conv2D"] == 2 * (2 * 8 * 8 * 5) * (3 * 3 * 3)
 
 
+def test_flops_of_an_einsum_count_each_label_once():
+    def counted(equation, *shapes):
+        values = [matrix(seed, *shape) for seed, shape in enumerate(shapes)]
+        captured = captured_from(tf.function(lambda *of: tf.einsum(equation, *of)), *values)
+        return sum(captured.flops.values())
+
+    assert counted("bij,bjk->bik", [3, 4, 16], [3, 16, 8]) == 2 * 3 * 4 * 16 * 8
+    assert counted("...ij,...jk->...ik", [2, 1, 4, 16], [3, 16, 8]) == 2 * 2 * 3 * 4 * 16 * 8
+    assert counted("ij->ji", [4, 16]) == 0
+
+
 VIEWS = {
     "aligned rows": lambda x: tf.raw_ops.Slice(input=x, begin=[2, 0], size=[3, 16]),
     "inner columns": lambda x: tf.raw_ops.Slice(input=x, begin=[0, 2], size=[8, 3]),

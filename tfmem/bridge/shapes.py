@@ -51,6 +51,12 @@ def flops(call: Call) -> float:
     return float(count(call, [s for s in call.inputs if s is not None], call.outputs[0] or ()))
 
 
+def spelt(term: str, shape: Shape) -> str:
+    """A term of an equation with a digit for each axis of its dots, counted from the last."""
+    count = len(shape) - len(term.replace("...", ""))
+    return term.replace("...", "".join(str(axis) for axis in reversed(range(count))))
+
+
 def shared_input(call: Call) -> int | None:
     """Index of the input whose buffer all outputs of a node share, where attributes decide that.
 
@@ -183,11 +189,14 @@ def _depthwise_gradient(call: Call, inputs: list[Shape], out: Shape) -> float:
 
 def _einsum(call: Call, inputs: list[Shape], out: Shape) -> float:
     equation = call.attrs.get("equation")
-    if not isinstance(equation, str) or "..." in equation:
-        return 2.0 * prod(out)
+    if not isinstance(equation, str) or len(inputs) < 2:
+        return 0.0
     letters: dict[str, int] = {}
-    for term, shape in zip(equation.split("->")[0].split(","), inputs, strict=False):
-        letters.update(zip(term, shape, strict=False))
+    for term, shape in zip(
+        equation.replace(" ", "").split("->")[0].split(","), inputs, strict=False
+    ):
+        for letter, size in zip(spelt(term, shape), shape, strict=False):
+            letters[letter] = max(size, letters.get(letter, 1))  # dots broadcast
     return 2.0 * prod(letters.values())
 
 

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from tfmem.bridge import kernels
-from tfmem.bridge.shapes import Call, Shape
+from tfmem.bridge.shapes import Call, Shape, spelt
 from tfmem.graph.ops import LOSSES
 from tfmem.runtime import devices
 
@@ -64,8 +64,8 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     if not isinstance(equation, str):
         return ()
     left, result = equation.replace(" ", "").split("->")
-    terms = [_spelt(term, shape) for term, shape in zip(left.split(","), inputs, strict=True)]
-    result = _spelt(result, out)
+    terms = [spelt(term, shape) for term, shape in zip(left.split(","), inputs, strict=True)]
+    result = spelt(result, out)
     copied: list[int] = []
     product, free_sizes, is_swapped, depth = "", [], [], 1
     for number, (term, shape) in enumerate(zip(terms, inputs, strict=True)):
@@ -89,12 +89,6 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     if product != result:
         return (*copied, prod(out) * call.itemsize, *scratch, 0)
     return (*copied, 0, *scratch) if copied or scratch else ()
-
-
-def _spelt(term: str, shape: Shape) -> str:
-    """A term of an equation with a digit for each axis of its dots, counted from the last."""
-    count = len(shape) - len(term.replace("...", ""))
-    return term.replace("...", "".join(str(axis) for axis in reversed(range(count))))
 
 
 def _product(call: Call, inputs: list[Shape], out: Shape) -> int | tuple[int, ...]:

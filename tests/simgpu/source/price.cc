@@ -1,8 +1,9 @@
 #include "price.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
+#include <sstream>
+#include <string>
 
 #include "settings.h"
 #include "stream.h"
@@ -19,6 +20,31 @@ double per_output(const Tensor& filter) {
   int last = filter.dims() - 1;
   if (last < 0 || filter.dim_size(last) == 0) return 0;
   return double(filter.NumElements()) / filter.dim_size(last);
+}
+
+// Elements of the space that an Einsum's labels span: one multiplication and addition for each. The
+// axes of its dots are counted from their last one.
+double spanned(const std::string& equation, OpKernelContext& ctx) {
+  std::map<int, double> sizes;
+  std::istringstream terms(equation.substr(0, equation.find("->")));
+  std::string term;
+  for (int i = 0; i < ctx.num_inputs() && std::getline(terms, term, ','); ++i) {
+    const Tensor& operand = ctx.input(i);
+    const int dots = term.find('.') == std::string::npos ? 0 : operand.dims() - (term.size() - 3);
+    int axis = 0;
+    for (size_t at = 0; at < term.size() && axis < operand.dims(); ++at) {
+      if (term[at] == '.') {
+        for (int left = dots; left > 0; --left, ++axis)
+          sizes[-left] = std::max(sizes[-left], double(operand.dim_size(axis)));
+        at += 2;
+      } else {
+        sizes[term[at]] = operand.dim_size(axis++);
+      }
+    }
+  }
+  double product = 1;
+  for (const auto& size : sizes) product *= size.second;
+  return product;
 }
 
 // Bytes of the device that a kernel reads and writes; less than 0 if it has nothing there.
@@ -95,6 +121,9 @@ Price::Price(const NodeDef& node) : work_(work_of(node)) {
     auto found = node.attr().find(name);
     if (found != node.attr().end()) is_transposed_ = found->second.b();
   }
+  if (work_ == Work::kEinsum)
+    for (char one : node.attr().at("equation").s())
+      if (one != ' ') equation_ += one;
 }
 
 double Price::flops(OpKernelContext& ctx) const {
@@ -107,10 +136,8 @@ double Price::flops(OpKernelContext& ctx) const {
       if (first.dims() < 2) return 0;
       return 2 * made * first.dim_size(first.dims() - (is_transposed_ ? 2 : 1));
     }
-    case Work::kEinsum: {  // of [i, j] and [j, k] to [i, k] the square root of ij * jk * ik is ijk
-      if (ctx.num_inputs() < 2) return 0;
-      return 2 * std::sqrt(made * ctx.input(0).NumElements() * ctx.input(1).NumElements());
-    }
+    case Work::kEinsum:
+      return ctx.num_inputs() < 2 ? 0 : 2 * spanned(equation_, ctx);
     case Work::kConv:
       return 2 * made * per_output(ctx.input(1));
     case Work::kConvInput:

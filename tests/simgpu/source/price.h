@@ -26,6 +26,7 @@ class Price {
 
   Work work_;
   bool is_transposed_ = false;  // the first matrix
+  std::string equation_;        // of an Einsum
 };
 
 }  // namespace simgpu
