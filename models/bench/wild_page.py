@@ -73,7 +73,7 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
             f"Written by `make wild`, {dates[0]} to {dates[-1]}: "
             f"{len({row['case'] for row in rows})} cases of {len(libraries)} libraries and styles "
             f"({', '.join(libraries)}), none written for tfmem. "
-            f"On {' and '.join(sorted(set(map(_device, rows))))}. "
+            f"On {' and '.join(sorted({_device(row) for row in rows if row.get('gpu') != ''}))}. "
             f"Rows are of the revisions {', '.join(revisions) or 'none'} "
             f"(a plus says that files differed), with {len(sources)} states of tfmem's sources. "
             "Versions: "
