@@ -191,10 +191,9 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> float:
     equation = call.attrs.get("equation")
     if not isinstance(equation, str) or len(inputs) < 2:
         return 0.0
+    terms, _, _ = equation.replace(" ", "").partition("->")
     letters: dict[str, int] = {}
-    for term, shape in zip(
-        equation.replace(" ", "").split("->")[0].split(","), inputs, strict=False
-    ):
+    for term, shape in zip(terms.split(","), inputs, strict=False):
         for letter, size in zip(spelt(term, shape), shape, strict=False):
             letters[letter] = max(size, letters.get(letter, 1))  # dots broadcast
     return 2.0 * prod(letters.values())
