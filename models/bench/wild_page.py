@@ -24,7 +24,6 @@ _LONG = 500
 
 _TRAINED = ("kept", "exceeded", "wrong numbers")
 _BROKEN = ("exceeded", "out of memory", "crashed", "hung", "wrong numbers")
-_ONEDNNS = "oneDNN's"
 _MODES = {"region": "one region", "growing": "growing", "gpu": "GPU"}
 
 
@@ -65,12 +64,14 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
     revisions = sorted({row["revision"] for row in planned})
     sources = {row["code"].rpartition(" ")[2] for row in planned}
     dates = sorted({row["date"] for row in rows})
+    is_on_gpu = any("gpu" in row for row in rows)
+    command = "python -m models.bench.wild --gpu" if is_on_gpu else "make wild"
     versions: dict[str, str] = {}
     for row in rows:
         versions |= row.get("versions", {})
     return "\n".join(
         [
-            f"Written by `make wild`, {dates[0]} to {dates[-1]}: "
+            f"Written by `{command}`, {dates[0]} to {dates[-1]}: "
             f"{len({row['case'] for row in rows})} cases of {len(libraries)} libraries and styles "
             f"({', '.join(libraries)}), none written for tfmem. "
             f"On {' and '.join(sorted({_device(row) for row in rows if row.get('gpu') != ''}))}. "
@@ -97,7 +98,8 @@ def _introduction(rows: Sequence[Row], planned: Sequence[Row]) -> str:
 
 
 def _device(row: Row) -> str:
-    return str(row.get("gpu") or f"a CPU, with {row.get('kernels', _ONEDNNS)} kernels")
+    kernels = row.get("kernels", "oneDNN's")
+    return str(row.get("gpu") or f"a CPU, with {kernels} kernels")
 
 
 def _modes(rows: Iterable[Row]) -> dict[str, str]:

@@ -73,12 +73,6 @@ def probe_rates(device: str, side: int) -> Rates:
                 one = tf.sin(one)
             return one
 
-    def products(value: tf.Tensor) -> tf.Tensor:
-        with tf.device(device):
-            for _ in range(_PRODUCTS):
-                value = tf.matmul(value, value)
-            return value[-1, -1]
-
     def sums(value: tf.Tensor) -> tf.Tensor:
         with tf.device(device):
             found = value
@@ -90,7 +84,7 @@ def probe_rates(device: str, side: int) -> Rates:
         square = tf.zeros([side, side])
         larger = tf.zeros([2 * side, side])  # than most caches
     empty = _fastest(nothing, square)
-    multiplying = max((_fastest(products, square) - empty) / _PRODUCTS, _LEAST)
+    multiplying = max((_fastest(_computing(device, side), square) - empty) / _PRODUCTS, _LEAST)
     adding = max((_fastest(sums, larger) - empty) / _PRODUCTS, _LEAST)
     return Rates(
         flops=2 * side**3 / multiplying,

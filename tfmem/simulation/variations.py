@@ -97,12 +97,16 @@ def _arrivals(lifetimes: Lifetimes) -> Iterator[tuple[int, int, int]]:
 
 def _departures(lifetimes: Lifetimes) -> Iterator[tuple[int, int]]:
     """Buffers that only a copy to the host holds in the end, and the first position to end at."""
-    steps, buffers, used = lifetimes.program, lifetimes.buffers, lifetimes.start.tolist()
+    steps, buffers = lifetimes.program, lifetimes.buffers
+    sources = {buffers[copy.source] for copy in steps.copies if copy.to_host} - {-1}
+    if not sources:
+        return
+    used = {buffer: int(lifetimes.start[buffer]) for buffer in sources}
     for position, node in enumerate(steps.order):
         for value in steps.reads.get(node, steps.graph.reads[node]):
-            used[buffers[value]] = max(used[buffers[value]], position)
-    sources = {buffers[copy.source] for copy in steps.copies if copy.to_host} - {-1}
-    yield from sorted((b, used[b]) for b in sources if used[b] < lifetimes.end[b])
+            if buffers[value] in used:
+                used[buffers[value]] = position
+    yield from sorted((b, position) for b, position in used.items() if position < lifetimes.end[b])
 
 
 def _held(lifetimes: Lifetimes, costs: Costs) -> Iterator[tuple[int, int]]:
