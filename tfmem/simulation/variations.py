@@ -35,9 +35,8 @@ def variations_of(lifetimes: Lifetimes, costs: Costs) -> tuple[Variation, ...]:
 
     Nodes that choose by one value, such as a branch and its gradient, choose alike, each branch in
     turn; those of bodies are not told apart. What comes to the device has its buffer from some
-    moment on between the earliest, as in `lifetimes`, and its first use. What goes to the host has
-    its own to some moment between its last use and the latest, as in `lifetimes`. What another
-    process was sent, and what functions took and gave, may be held for a moment more.
+    moment on between the earliest, as in `lifetimes`, and its first use. What another process was
+    sent, and what functions took and gave, may be held for a moment more.
     """
     steps = lifetimes.program
     choosing = {
@@ -45,11 +44,11 @@ def variations_of(lifetimes: Lifetimes, costs: Costs) -> tuple[Variation, ...]:
         for node in steps.order
         if steps.graph.priced[node] in costs.choices
     }
-    arrivals, departures = list(_arrivals(lifetimes)), list(_departures(lifetimes))
+    arrivals = list(_arrivals(lifetimes))
     held = dict(_held(lifetimes, costs))
     found = []
-    for number in range(COUNT if choosing or arrivals or departures or held else 0):
-        other = _at_other_moments(lifetimes, arrivals, departures, held, random.Random(number))
+    for number in range(COUNT if choosing or arrivals or held else 0):
+        other = _at_other_moments(lifetimes, arrivals, held, random.Random(number))
         branches = _branches(choosing, costs.choices, number)
         found.append((other, functions(steps, costs, other, branches)))
     return tuple(found)
@@ -68,7 +67,6 @@ def _branches(
 def _at_other_moments(
     lifetimes: Lifetimes,
     arrivals: Sequence[tuple[int, int, int]],
-    departures: Sequence[tuple[int, int]],
     held: Mapping[int, int],
     choose: random.Random,
 ) -> Lifetimes:
@@ -76,8 +74,6 @@ def _at_other_moments(
     start, end = lifetimes.start.copy(), lifetimes.end.copy()
     for buffer, first, last in arrivals:
         start[buffer] = choose.randint(first, last)
-    for buffer, first in departures:
-        end[buffer] = choose.randint(first, int(end[buffer]))
     for buffer, last in held.items():
         if choose.random() < IS_HELD:
             end[buffer] = choose.randint(int(end[buffer]), last)
@@ -93,20 +89,6 @@ def _arrivals(lifetimes: Lifetimes) -> Iterator[tuple[int, int, int]]:
         if not copy.to_host and number in needed and lifetimes.nbytes[buffer]:
             first = int(lifetimes.start[buffer])
             yield buffer, first, max(first, needed[number])
-
-
-def _departures(lifetimes: Lifetimes) -> Iterator[tuple[int, int]]:
-    """Buffers that only a copy to the host holds in the end, and the first position to end at."""
-    steps, buffers = lifetimes.program, lifetimes.buffers
-    sources = {buffers[copy.source] for copy in steps.copies if copy.to_host} - {-1}
-    if not sources:
-        return
-    used = {buffer: int(lifetimes.start[buffer]) for buffer in sources}
-    for position, node in enumerate(steps.order):
-        for value in steps.reads.get(node, steps.graph.reads[node]):
-            if buffers[value] in used:
-                used[buffers[value]] = position
-    yield from sorted((b, position) for b, position in used.items() if position < lifetimes.end[b])
 
 
 def _held(lifetimes: Lifetimes, costs: Costs) -> Iterator[tuple[int, int]]:
