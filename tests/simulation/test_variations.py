@@ -16,6 +16,7 @@ from tfmem.graph.ir import Graph, Value
 from tfmem.graph.text import parse
 from tfmem.plan import Plan, Transfer
 from tfmem.simulation.callers import with_bodies
+from tfmem.simulation.clocks import clocks_of
 from tfmem.simulation.contents import studied
 from tfmem.simulation.liveness import Lifetimes, lifetimes
 from tfmem.simulation.program import program
@@ -95,6 +96,30 @@ def test_what_comes_back_does_so_between_its_trigger_and_its_use() -> None:
         assert np.delete(other.start, fetched).tolist() == np.delete(told.start, fetched).tolist()
         assert other.end.tolist() == told.end.tolist()
         assert within == {}
+
+
+@pytest.mark.parametrize(("landed", "first"), [(0, 1), (2, 2), (3, 3)])
+def test_what_is_sent_stays_at_least_to_its_last_use_and_the_end_of_its_copy(
+    landed: int, first: int
+) -> None:
+    told = lifetimes(program(SWAP, evict("b", "b")), 1, {3: [0]})
+    sent = told.buffers[told.program.copies[0].source]
+    others = [other for other, _ in variations_of(told, SLOW_LINK, {0: landed})]
+    ends = {int(other.end[sent]) for other in others}
+    assert told.end[sent] == 3
+    assert ends <= set(range(first, 4))
+    assert (len(ends) > 1) == (first < 3)
+    assert all(
+        np.delete(other.end, sent).tolist() == np.delete(told.end, sent).tolist()
+        for other in others
+    )
+
+
+def test_copies_are_over_by_the_clocks_before_something_waits_for_them() -> None:
+    plan = evict("d", pace="d")
+    clocks = clocks_of(program(SWAP, plan), SLOW_LINK)  # a ends at 1, its copy at 2.5: while c runs
+    assert clocks.held == {3: [0]}
+    assert clocks.landed == {0: 2}
 
 
 def test_what_another_process_was_sent_may_be_held_for_a_moment_more() -> None:

@@ -20,12 +20,15 @@ class Clocks(NamedTuple):
     """When everything happens.
 
     Attributes:
-      held: which copies to the host have landed when each position ends.
+      held: which copies to the host are known to have landed when each position ends: something
+        waited for them, or nothing does and they are over.
+      landed: for each copy to the host, the position by whose end it is over.
       ends: seconds at which each step has ended.
       seconds: of all. Without waits a sum that does not depend on the order.
     """
 
     held: dict[int, list[int]]
+    landed: dict[int, int]
     ends: list[float]
     seconds: float
 
@@ -38,7 +41,7 @@ def clocks_of(steps: Program, costs: Costs) -> Clocks:
     if not steps.waits:
         for node, end in zip(steps.order, accumulate(seconds[n] for n in steps.order), strict=True):
             ends[node] = end
-        return Clocks({}, ends, math.fsum(seconds[node] for node in steps.order))
+        return Clocks({}, {}, ends, math.fsum(seconds[node] for node in steps.order))
     there = [costs.seconds_on_host(name) for name in graph.priced]
     link, device, finished = _Link(costs), _Device(costs.contention), []
     host = computed = 0.0
@@ -63,11 +66,15 @@ def clocks_of(steps: Program, costs: Costs) -> Clocks:
             link.request(step, ready, steps.nbytes[copy.source])
     link.drain(ends)
     held: dict[int, list[int]] = {}
-    for number, copy in enumerate(steps.copies):
-        if copy.to_host:
-            landing = bisect_left(finished, ends[nodes + number])
-            held.setdefault(copy.pace if copy.pace >= 0 else landing, []).append(number)
-    return Clocks(held, ends, max(ends, default=0.0))
+    landed = {
+        number: bisect_left(finished, ends[nodes + number])
+        for number, copy in enumerate(steps.copies)
+        if copy.to_host
+    }
+    for number, landing in landed.items():
+        pace = steps.copies[number].pace
+        held.setdefault(pace if pace >= 0 else landing, []).append(number)
+    return Clocks(held, landed, ends, max(ends, default=0.0))
 
 
 class _Device:

@@ -142,7 +142,7 @@ class Applied:
         buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
         step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
         step.orders = orders_of(steps, self.plan, self.times)
-        step.variations = variations_of(lifetimes, costs)
+        step.variations = variations_of(lifetimes, costs, self.clocks.landed)
         return step
 
     def allocate(

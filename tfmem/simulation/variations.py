@@ -30,13 +30,22 @@ Variation = tuple[Lifetimes, Mapping[int, Asked]]
 """When the buffers of a step begin and end, and what its functions ask for."""
 
 
-def variations_of(lifetimes: Lifetimes, costs: Costs) -> tuple[Variation, ...]:
+def variations_of(
+    lifetimes: Lifetimes, costs: Costs, landed: Mapping[int, int] | None = None
+) -> tuple[Variation, ...]:
     """Other steps that there may be; none where nothing is chosen, crosses or may be held.
 
     Nodes that choose by one value, such as a branch and its gradient, choose alike, each branch in
     turn; those of bodies are not told apart. What comes to the device has its buffer from some
-    moment on between the earliest, as in `lifetimes`, and its first use. What another process was
-    sent, and what functions took and gave, may be held for a moment more.
+    moment on between the earliest, as in `lifetimes`, and its first use. What goes to the host has
+    its own to some moment between the end of the copy, as the clocks have it, and that of the node
+    that waits for it, as in `lifetimes`. What another process was sent, and what functions took and
+    gave, may be held for a moment more.
+
+    Args:
+      lifetimes: of the step that is told.
+      costs: what it is priced by.
+      landed: `Clocks.landed`.
     """
     steps = lifetimes.program
     choosing = {
@@ -44,11 +53,11 @@ def variations_of(lifetimes: Lifetimes, costs: Costs) -> tuple[Variation, ...]:
         for node in steps.order
         if steps.graph.priced[node] in costs.choices
     }
-    arrivals = list(_arrivals(lifetimes))
+    arrivals, departures = list(_arrivals(lifetimes)), list(_departures(lifetimes, landed or {}))
     held = dict(_held(lifetimes, costs))
     found = []
-    for number in range(COUNT if choosing or arrivals or held else 0):
-        other = _at_other_moments(lifetimes, arrivals, held, random.Random(number))
+    for number in range(COUNT if choosing or arrivals or departures or held else 0):
+        other = _at_other_moments(lifetimes, arrivals, departures, held, random.Random(number))
         branches = _branches(choosing, costs.choices, number)
         found.append((other, functions(steps, costs, other, branches)))
     return tuple(found)
@@ -67,6 +76,7 @@ def _branches(
 def _at_other_moments(
     lifetimes: Lifetimes,
     arrivals: Sequence[tuple[int, int, int]],
+    departures: Sequence[tuple[int, int]],
     held: Mapping[int, int],
     choose: random.Random,
 ) -> Lifetimes:
@@ -74,6 +84,8 @@ def _at_other_moments(
     start, end = lifetimes.start.copy(), lifetimes.end.copy()
     for buffer, first, last in arrivals:
         start[buffer] = choose.randint(first, last)
+    for buffer, first in departures:
+        end[buffer] = choose.randint(first, int(end[buffer]))
     for buffer, last in held.items():
         if choose.random() < IS_HELD:
             end[buffer] = choose.randint(int(end[buffer]), last)
@@ -89,6 +101,23 @@ def _arrivals(lifetimes: Lifetimes) -> Iterator[tuple[int, int, int]]:
         if not copy.to_host and number in needed and lifetimes.nbytes[buffer]:
             first = int(lifetimes.start[buffer])
             yield buffer, first, max(first, needed[number])
+
+
+def _departures(lifetimes: Lifetimes, landed: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    """Buffers that only a copy to the host holds in the end, and the first position to end at."""
+    steps, buffers = lifetimes.program, lifetimes.buffers
+    first: dict[int, int] = {}
+    for number, position in landed.items():
+        buffer = buffers[steps.copies[number].source]
+        first[buffer] = max(first.get(buffer, 0), position)
+    early = {b for b, position in first.items() if b >= 0 and position < lifetimes.end[b]}
+    if not early:
+        return
+    for position, node in enumerate(steps.order):
+        for value in steps.reads.get(node, steps.graph.reads[node]):
+            if buffers[value] in early:
+                first[buffers[value]] = max(first[buffers[value]], position)
+    yield from ((b, first[b]) for b in sorted(early) if first[b] < lifetimes.end[b])
 
 
 def _held(lifetimes: Lifetimes, costs: Costs) -> Iterator[tuple[int, int]]:
