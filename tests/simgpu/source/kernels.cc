@@ -1,8 +1,9 @@
 // The device's kernels: for each that TensorFlow has for GPUs, the CPU's of the same op and types, with
 // the same arguments in memory of the host, at a higher priority.
 //
-// It computes at once, in the caller's thread, on the device's memory, and then takes up the compute
-// stream for as long as the modelled GPU would need: as a launch does, it comes back before that.
+// It computes at once, in the caller's thread, on the device's memory. From the moment at which it was
+// called it takes up the compute stream for as long as the modelled GPU would need: as a launch does,
+// it comes back before that.
 #include "kernels.h"
 
 #include <cstdlib>
@@ -27,8 +28,6 @@ using namespace tensorflow;  // NOLINT
 
 namespace {
 
-double seconds_since(Moment begin) { return seconds_of(Clock::now()) - seconds_of(begin); }
-
 // What a collective op says of how devices talk to one another. NCCL needs CUDA; TensorFlow's own ring
 // copies from one device to the next, and adds with the device's kernels.
 const char* const kHint = "communication_hint";
@@ -52,7 +51,7 @@ class Forward : public OpKernel {
     else
       kernel_->Compute(ctx);
     fused_.run(ctx);
-    price_.charge(*ctx, *this, seconds_since(begin));
+    price_.charge(*ctx, *this, begin);
   }
 
   bool IsExpensive() override { return kernel_->IsExpensive(); }
@@ -73,7 +72,7 @@ class AsyncForward : public AsyncOpKernel {
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     Moment begin = Clock::now();
     kernel_->AsAsync()->ComputeAsync(ctx, [this, ctx, begin, done = std::move(done)] {
-      price_.charge(*ctx, *this, seconds_since(begin));
+      price_.charge(*ctx, *this, begin);
       done();
     });
   }

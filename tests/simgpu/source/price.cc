@@ -151,7 +151,7 @@ double Price::flops(OpKernelContext& ctx) const {
   }
 }
 
-void Price::charge(OpKernelContext& ctx, const OpKernel& kernel, double cpu_seconds) const {
+void Price::charge(OpKernelContext& ctx, const OpKernel& kernel, Moment launched) const {
   if (!ctx.status().ok() || work_ == Work::kNothing) return;
   if (work_ == Work::kPart && is_part_of_its_input(ctx)) return;
   const double nbytes = nbytes_moved(ctx, kernel);
@@ -159,9 +159,11 @@ void Price::charge(OpKernelContext& ctx, const OpKernel& kernel, double cpu_seco
   const Settings& s = settings();
   const double arithmetic = flops(ctx);
   const double modelled = std::max(arithmetic / s.flops, nbytes / s.bytes);
+  const double cpu_seconds = seconds_of(Clock::now()) - seconds_of(launched);
   const double seconds = s.launch + (s.times_cpu != 0 ? s.times_cpu * cpu_seconds : modelled);
   if (SP_Stream_st* stream = stream_of(ctx))
-    run_kernel(*stream, seconds, kernel.name() + ":" + kernel.type_string(), nbytes, arithmetic);
+    run_kernel(*stream, launched, seconds, kernel.name() + ":" + kernel.type_string(), nbytes,
+               arithmetic);
 }
 
 }  // namespace simgpu

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "record.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace simgpu {
@@ -11,10 +12,10 @@ class Price {
  public:
   explicit Price(const tensorflow::NodeDef& node);
 
-  // Takes the time of a kernel that has just computed, in `cpu_seconds`, from the compute stream.
-  // One that only handles memory of the host takes none.
+  // Takes the time of a kernel that was launched at a moment, and has just computed, from the compute
+  // stream. One that only handles memory of the host takes none.
   void charge(tensorflow::OpKernelContext& ctx, const tensorflow::OpKernel& kernel,
-              double cpu_seconds) const;
+              Moment launched) const;
 
  private:
   // Nothing: no kernel is launched. A part: none, where it is one of the buffer that it is cut from.

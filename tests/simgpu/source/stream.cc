@@ -22,10 +22,11 @@ bool Mark::is_reached() {
   return reached_;
 }
 
-void run_kernel(SP_Stream_st& stream, double seconds, const std::string& node, double bytes,
-                double flops) {
-  auto work = [=](SP_Stream_st& self, Moment queued) {
-    auto [begin, end] = self.pass(queued, seconds);
+void run_kernel(SP_Stream_st& stream, Moment launched, double seconds, const std::string& node,
+                double bytes, double flops) {
+  auto work = [=](SP_Stream_st& self, Moment computed) {
+    auto [begin, end] = self.pass(launched, seconds);
+    self.clock = std::max(self.clock, computed);  // whatever took the CPU longer than the GPU
     record({Kind::kKernel, self.device, self.number, node, begin, end, bytes, flops});
   };
   stream.add(work, settings().queue);

@@ -79,8 +79,9 @@ namespace simgpu {
 // A device's compute stream: the first that TensorFlow makes. Null before that.
 SP_Stream_st* compute_stream(int device);
 
-// Takes up a stream for a kernel, behind all that is queued; waits for room in the queue.
-void run_kernel(SP_Stream_st& stream, double seconds, const std::string& node, double bytes,
-                double flops);
+// Takes up a stream for a kernel that was launched at a moment and has computed, behind all that is
+// queued; waits for room in the queue.
+void run_kernel(SP_Stream_st& stream, Moment launched, double seconds, const std::string& node,
+                double bytes, double flops);
 
 }  // namespace simgpu
