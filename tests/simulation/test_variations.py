@@ -21,7 +21,7 @@ from tfmem.simulation.contents import studied
 from tfmem.simulation.liveness import Lifetimes, lifetimes
 from tfmem.simulation.program import program
 from tfmem.simulation.requests import functions
-from tfmem.simulation.simulate import step_of
+from tfmem.simulation.simulate import Applied, step_of
 from tfmem.simulation.variations import COUNT, HELD_SECONDS, Variation, variations_of
 
 ROWS = 256
@@ -55,7 +55,7 @@ def varied(function: tf.types.experimental.PolymorphicFunction) -> Varied:
     found = studied(Body(made.graph, bodies=made.bodies), Costs.granularity)
     costs = with_bodies(Costs(), found.graph, found.bodies)
     told = lifetimes(program(found.graph, Plan()), costs.granularity)
-    return Varied(found.graph, costs, told, variations_of(told, costs))
+    return Varied(found.graph, costs, told, variations_of(told, costs, {}))
 
 
 def trained(branches: list) -> Varied:
@@ -80,14 +80,14 @@ def three() -> Varied:
 
 def test_nothing_varies_where_nothing_is_chosen_and_nothing_crosses() -> None:
     plan = Plan(order=tuple("abcde"))
-    assert variations_of(lifetimes(program(SWAP, plan), 1), SLOW_LINK) == ()
+    assert variations_of(lifetimes(program(SWAP, plan), 1), SLOW_LINK, {}) == ()
 
 
 def test_what_comes_back_does_so_between_its_trigger_and_its_use() -> None:
     told = lifetimes(program(SWAP, evict("b", "b")), 1)
     (copy,) = [one for one in told.program.copies if not one.to_host]
     fetched = told.buffers[copy.made]
-    others = variations_of(told, SLOW_LINK)
+    others = variations_of(told, SLOW_LINK, {0: 4})
     begins = {int(other.start[fetched]) for other, _ in others}
     assert len(others) == COUNT
     assert len(begins) > 1
@@ -98,13 +98,13 @@ def test_what_comes_back_does_so_between_its_trigger_and_its_use() -> None:
         assert within == {}
 
 
-@pytest.mark.parametrize(("landed", "first"), [(0, 1), (2, 2), (3, 3)])
+@pytest.mark.parametrize(("landed", "first"), [({}, 1), ({0: 0}, 1), ({0: 2}, 2), ({0: 3}, 3)])
 def test_what_is_sent_stays_at_least_to_its_last_use_and_the_end_of_its_copy(
-    landed: int, first: int
+    landed: dict[int, int], first: int
 ) -> None:
     told = lifetimes(program(SWAP, evict("b", "b")), 1, {3: [0]})
     sent = told.buffers[told.program.copies[0].source]
-    others = [other for other, _ in variations_of(told, SLOW_LINK, {0: landed})]
+    others = [other for other, _ in variations_of(told, SLOW_LINK, landed)]
     ends = {int(other.end[sent]) for other in others}
     assert told.end[sent] == 3
     assert ends <= set(range(first, 4))
@@ -122,6 +122,14 @@ def test_copies_are_over_by_the_clocks_before_something_waits_for_them() -> None
     assert clocks.landed == {0: 2}
 
 
+@pytest.mark.parametrize(("kind", "landed"), [("CPU", {0: 2}), ("GPU", {})])
+def test_a_gpu_launches_kernels_before_they_run(kind: str, landed: dict[int, int]) -> None:
+    device = f"/job:localhost/replica:0/task:0/device:{kind}:0"
+    graph = Graph(tuple(replace(node, device=device) for node in SWAP.nodes), SWAP.outputs)
+    plan = replace(evict("d", pace="d"), device=device)
+    assert Applied(graph, SLOW_LINK, plan).landed == landed
+
+
 def test_what_another_process_was_sent_may_be_held_for_a_moment_more() -> None:
     near, far = (f"/job:{job}/replica:0/task:0/device:CPU:0" for job in ("localhost", "tfmem_host"))
     chain = [f"n{i} = Relu(n{i - 1}:0) [8] @{near}" for i in range(1, 50)]
@@ -133,20 +141,22 @@ def test_what_another_process_was_sent_may_be_held_for_a_moment_more() -> None:
 
     def held(seconds: float) -> list[int]:
         costs = replace(SLOW_LINK, seconds=dict.fromkeys(order, seconds))
-        return [int(other.end[sent] - told.end[sent]) for other, _ in variations_of(told, costs)]
+        return [
+            int(other.end[sent] - told.end[sent]) for other, _ in variations_of(told, costs, {})
+        ]
 
     assert 0 in held(HELD_SECONDS / 8)
     assert 0 < max(held(HELD_SECONDS / 8)) <= 8
     assert max(held(HELD_SECONDS)) <= 1  # a node that begins as the copy lands
     here = replace(plan, host="/job:localhost/replica:0/task:0/device:CPU:1")
-    assert variations_of(lifetimes(program(graph, here), 1, {1: [0]}), SLOW_LINK) == ()
+    assert variations_of(lifetimes(program(graph, here), 1, {1: [0]}), SLOW_LINK, {}) == ()
 
 
 def test_what_a_branch_takes_and_gives_may_be_held_unless_it_takes_long(three: Varied) -> None:
     def held(seconds: float) -> set[int]:
         """Buffers that end later in other steps."""
         costs = replace(three.costs, seconds=dict.fromkeys(three.told.program.names, seconds))
-        others = variations_of(three.told, costs)
+        others = variations_of(three.told, costs, {})
         return {b for other, _ in others for b in np.flatnonzero(other.end > three.told.end)}
 
     form, told = three.graph.form, three.told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from tfmem.costs.types import Costs
 from tfmem.graph.compact import KEPT
+from tfmem.graph.device_names import is_gpu
 from tfmem.graph.ir import Graph, Value
 from tfmem.plan import Plan
 from tfmem.simulation import liveness
@@ -126,6 +127,15 @@ class Applied:
         )
 
     @property
+    def landed(self) -> Mapping[int, int]:
+        """The earliest position at which each copy to the host is over, as far as it is known.
+
+        A CPU computes as it goes through the order. A GPU's memory is handed out as kernels are
+        launched, and how far they run behind that depends on what else the cores do.
+        """
+        return {} if is_gpu(self.plan.device) else self.clocks.landed
+
+    @property
     def rounds(self) -> int:
         """How often so many nodes may be replayed."""
         return EVENTS // max(1, len(self.program.order))
@@ -142,7 +152,7 @@ class Applied:
         buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
         step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
         step.orders = orders_of(steps, self.plan, self.times)
-        step.variations = variations_of(lifetimes, costs, self.clocks.landed)
+        step.variations = variations_of(lifetimes, costs, self.landed)
         return step
 
     def allocate(

@@ -31,21 +31,21 @@ Variation = tuple[Lifetimes, Mapping[int, Asked]]
 
 
 def variations_of(
-    lifetimes: Lifetimes, costs: Costs, landed: Mapping[int, int] | None = None
+    lifetimes: Lifetimes, costs: Costs, landed: Mapping[int, int]
 ) -> tuple[Variation, ...]:
     """Other steps that there may be; none where nothing is chosen, crosses or may be held.
 
     Nodes that choose by one value, such as a branch and its gradient, choose alike, each branch in
     turn; those of bodies are not told apart. What comes to the device has its buffer from some
     moment on between the earliest, as in `lifetimes`, and its first use. What goes to the host has
-    its own to some moment between the end of the copy, as the clocks have it, and that of the node
-    that waits for it, as in `lifetimes`. What another process was sent, and what functions took and
-    gave, may be held for a moment more.
+    its own to some moment between the end of the copy and the latest, as in `lifetimes`. What
+    another process was sent, and what functions took and gave, may be held for a moment more.
 
     Args:
       lifetimes: of the step that is told.
       costs: what it is priced by.
-      landed: `Clocks.landed`.
+      landed: for copies to the host, the position by whose end they are over at the earliest; any
+        after the last use, if it is not known.
     """
     steps = lifetimes.program
     choosing = {
@@ -53,7 +53,7 @@ def variations_of(
         for node in steps.order
         if steps.graph.priced[node] in costs.choices
     }
-    arrivals, departures = list(_arrivals(lifetimes)), list(_departures(lifetimes, landed or {}))
+    arrivals, departures = list(_arrivals(lifetimes)), list(_departures(lifetimes, landed))
     held = dict(_held(lifetimes, costs))
     found = []
     for number in range(COUNT if choosing or arrivals or departures or held else 0):
@@ -107,9 +107,10 @@ def _departures(lifetimes: Lifetimes, landed: Mapping[int, int]) -> Iterator[tup
     """Buffers that only a copy to the host holds in the end, and the first position to end at."""
     steps, buffers = lifetimes.program, lifetimes.buffers
     first: dict[int, int] = {}
-    for number, position in landed.items():
-        buffer = buffers[steps.copies[number].source]
-        first[buffer] = max(first.get(buffer, 0), position)
+    for number, copy in enumerate(steps.copies):
+        if copy.to_host:
+            buffer = buffers[copy.source]
+            first[buffer] = max(first.get(buffer, 0), landed.get(number, 0))
     early = {b for b, position in first.items() if b >= 0 and position < lifetimes.end[b]}
     if not early:
         return

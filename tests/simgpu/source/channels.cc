@@ -4,6 +4,8 @@
 #include <map>
 #include <vector>
 
+#include "inner.h"
+
 namespace simgpu {
 
 using namespace tensorflow;  // NOLINT
@@ -87,33 +89,6 @@ Tensor turned_shape(const Tensor& shape) {
   return found;
 }
 
-// A kernel's context within that of another, whose temporaries are memory of the host.
-class Inner : public OpKernelContext {
- public:
-  using OpKernelContext::allocate_temp;
-  using OpKernelContext::OpKernelContext;
-  absl::Status allocate_temp(DataType type, const TensorShape& shape, Tensor* made,
-                             AllocatorAttributes attributes,
-                             const AllocationAttributes& more) override {
-    attributes.set_on_host(true);
-    return OpKernelContext::allocate_temp(type, shape, made, attributes, more);
-  }
-};
-
-OpKernelContext::Params params_like(OpKernelContext* ctx, OpKernel* kernel) {
-  OpKernelContext::Params found;
-  found.step_id = ctx->step_id();
-  found.op_kernel = kernel;
-  found.device = ctx->device();
-  found.resource_manager = ctx->resource_manager();
-  found.step_container = ctx->step_container();
-  found.function_library = ctx->function_library();
-  found.runner = ctx->runner();
-  found.cancellation_manager = ctx->cancellation_manager();
-  found.op_device_context = ctx->op_device_context();
-  return found;
-}
-
 bool is_batch_norm(const OpKernel& kernel) {
   return kernel.type_string().rfind("FusedBatchNorm", 0) == 0;
 }
@@ -172,33 +147,19 @@ void put_channels_last(NodeDef* node) {
 }
 
 void run_channels_last(OpKernel* kernel, const Pictures& pictures, OpKernelContext* ctx) {
-  std::vector<Tensor> turned(ctx->num_inputs());
-  std::vector<TensorValue> inputs(ctx->num_inputs());
-  std::vector<AllocatorAttributes> from(ctx->num_inputs()), to(ctx->num_outputs());
+  Arguments arguments(ctx);
   for (int i = 0; i < ctx->num_inputs(); ++i) {
     const Tensor& given = ctx->input(i);
     if (pictures.inputs.count(i) && given.dims() >= 4) {
-      turned[i] = Tensor(cpu_allocator(), given.dtype(), channels_last(given.shape()));
-      turn(given, &turned[i], /*are_first=*/true);
+      Tensor turned(cpu_allocator(), given.dtype(), channels_last(given.shape()));
+      turn(given, &turned, /*are_first=*/true);
+      arguments.replace(i, turned);
     } else if (pictures.shapes.count(i) && given.NumElements() >= 4) {
-      turned[i] = turned_shape(given);
-    } else {  // the very tensor, so that its buffer can be taken over
-      inputs[i] = TensorValue(const_cast<Tensor*>(&given));
-      from[i] = ctx->input_alloc_attr(i);
-      continue;
+      arguments.replace(i, turned_shape(given));
     }
-    inputs[i] = TensorValue(&turned[i]);
-    from[i].set_on_host(true);
   }
-  for (int i = 0; i < ctx->num_outputs(); ++i) {
-    to[i] = ctx->output_alloc_attr(i);
-    if (pictures.outputs.count(i)) to[i].set_on_host(true);
-  }
-  OpKernelContext::Params params = params_like(ctx, kernel);
-  params.inputs = inputs;
-  params.input_alloc_attrs = from;
-  params.output_attr_array = to.data();
-  Inner inner(&params, ctx->num_outputs());
+  for (int i : pictures.outputs) arguments.to[i].set_on_host(true);
+  Inner inner(ctx, kernel, &arguments);
   kernel->Compute(&inner);
   OP_REQUIRES_OK(ctx, inner.status());
   for (int i = 0; i < ctx->num_outputs(); ++i) {

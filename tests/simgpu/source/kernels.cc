@@ -14,6 +14,7 @@
 
 #include "batch_norm.h"
 #include "channels.h"
+#include "ctc.h"
 #include "price.h"
 #include "record.h"
 #include "tensorflow/core/framework/function.h"
@@ -41,12 +42,15 @@ class Forward : public OpKernel {
       : OpKernel(ctx),
         price_(ctx->def()),
         fused_(ctx->def()),
+        is_ctc_(ctx->def().op() == kCtcOnGpu),
         kernel_(std::move(kernel)),
         pictures_(pictures) {}
 
   void Compute(OpKernelContext* ctx) override {
     Moment begin = Clock::now();
-    if (pictures_ != nullptr)
+    if (is_ctc_)
+      run_ctc(kernel_.get(), ctx);
+    else if (pictures_ != nullptr)
       run_channels_last(kernel_.get(), *pictures_, ctx);
     else
       kernel_->Compute(ctx);
@@ -60,6 +64,7 @@ class Forward : public OpKernel {
  private:
   Price price_;
   Fused fused_;
+  bool is_ctc_;
   std::unique_ptr<OpKernel> kernel_;
   const Pictures* pictures_;
 };
@@ -105,6 +110,7 @@ class ForwardFactory : public kernel_factory::OpKernelFactory {
     static const Pictures none;
     NodeDef node = ctx->def();
     if (unfused(node.op()) != node.op()) take_apart(&node);
+    if (node.op() == kCtcOnGpu) node.set_op(kCtcOnCpu);
     if (is_collective(node)) (*node.mutable_attr())[kHint].set_s("ring");
     const Pictures* pictures = pictures_of(node.op());
     if (pictures != nullptr && has_channels_first(node))
@@ -175,7 +181,7 @@ std::string class_on(const char* device, const KernelDef& kernel) {
 }
 
 std::string class_on_cpu(KernelDef kernel) {
-  kernel.set_op(unfused(kernel.op()));
+  kernel.set_op(kernel.op() == kCtcOnGpu ? kCtcOnCpu : unfused(kernel.op()));
   std::string found = class_on("CPU", kernel);
   if (!found.empty() || kernel.label().empty()) return found;
   KernelDef unlabelled = kernel;
