@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 from models.bench.experiment import Experiment, Row
 from tfmem.runtime.limited import run_limited
@@ -13,7 +14,13 @@ _UNLIMITED = 2**36
 _GROWING = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
-def run_alone(experiment: Experiment, *, gpu: bool, timeout: float) -> Row:
+def run_alone(
+    experiment: Experiment,
+    *,
+    gpu: bool,
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
+) -> Row:
     """The row of an experiment, whatever becomes of the process.
 
     The allocator takes its whole limit at once, so that what fits does not depend on the regions in
@@ -23,6 +30,7 @@ def run_alone(experiment: Experiment, *, gpu: bool, timeout: float) -> Row:
       experiment: what to train.
       gpu: whether GPU:0 is limited, instead of CPU:0.
       timeout: seconds after which the process is ended.
+      environment: variables to set for it besides this process's.
     """
     done = run_limited(
         "models.bench.train:train_alone",
@@ -31,7 +39,10 @@ def run_alone(experiment: Experiment, *, gpu: bool, timeout: float) -> Row:
         timeout=timeout,
         reserve=experiment.own_limit is not None,
         gpu=gpu,
-        environment=_GROWING if experiment.own_limit is None else None,
+        environment={
+            **(_GROWING if experiment.own_limit is None else {}),
+            **(environment or {}),
+        },
     )
     if done.status == "ok":
         return Row(**done.result)

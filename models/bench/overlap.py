@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 import tfmem
+from models.bench.experiment import Row
 from models.bench.table import markdown, show_bytes, show_seconds
 from tfmem.bridge.capture import capture
 from tfmem.bridge.rebuild import rebuild
@@ -49,6 +50,21 @@ class Chain:
     side: int = 4096
     layers: int = 48
     steps: int = 12
+
+    def inputs(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """What `run` takes."""
+        weight = tf.linalg.diag(tf.fill((self.side,), 0.5))
+        return tf.fill((self.side, self.side), 1e-3), weight
+
+    def run(self, x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+        """The chain and its way back."""
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in range(self.layers):
+                y = tf.tanh(tf.matmul(y, weight))
+            end = tf.reduce_sum(y)
+        return tf.reduce_sum(tape.gradient(end, x))
 
 
 @dataclass(frozen=True)
@@ -96,8 +112,7 @@ def overlap(chain: Chain) -> Overlap:
     """Measures on the scarce device of this process; a CPU's host is a second process."""
     device = devices.scarce()
     with host_of(device) as host:
-        x = tf.fill((chain.side, chain.side), 1e-3)
-        weight = tf.linalg.diag(tf.fill((chain.side,), 0.5))
+        x, weight = chain.inputs()
         variants = _variants(chain, (x, weight), device, host)
         link = probes.probe_link(device, host, min(chain.side, 4096))
         peaks, results = {}, {}
@@ -125,6 +140,40 @@ def overlap(chain: Chain) -> Overlap:
     )
 
 
+def planned(fields: Mapping[str, int], share: float) -> dict[str, Any]:
+    """The chain as tfmem plans it, by order and swaps alone, for another process to call.
+
+    Args:
+      fields: of a `Chain`.
+      share: the budget over the peak without one.
+
+    Returns:
+      The fields of a `Row`.
+    """
+    chain, device = Chain(**fields), devices.scarce()
+    inputs = chain.inputs()
+    most = tfmem.optimize(chain.run).plan(*inputs).baseline_peak_bytes
+    budget = int(share * most)
+    step = tfmem.optimize(chain.run, budget=budget, techniques=("order", "swap"))
+    seconds = []
+    for _ in range(chain.steps + 1):
+        memory.reset_peak(device)
+        start = time.perf_counter()
+        step(*inputs).numpy()
+        seconds.append(time.perf_counter() - start)
+    (plan,) = step.plans
+    row = Row(
+        model="chain",
+        mode="tfmem",
+        measured_peak_bytes=memory.memory_info(device)[1],
+        predicted_peak_bytes=plan.peak_bytes,
+        step_seconds=statistics.median(seconds[1:]),
+        predicted_seconds=plan.step_seconds,
+        used={"swapped": len(plan.transfers)},
+    )
+    return dataclasses.asdict(row)
+
+
 @contextlib.contextmanager
 def host_of(device: str) -> Iterator[str]:
     """The full name of a local device's host: a GPU's CPU, a CPU's second process.
@@ -147,18 +196,8 @@ def _variants(
     chain: Chain, inputs: Sequence[tf.Tensor], device: str, host: str
 ) -> dict[str, Callable[..., tf.Tensor]]:
     """The chain as functions by form."""
-
-    @tf.function
-    def run(x: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = x
-            for _ in range(chain.layers):
-                y = tf.tanh(tf.matmul(y, weight))
-            end = tf.reduce_sum(y)
-        return tf.reduce_sum(tape.gradient(end, x))
-
-    captured = capture(run.get_concrete_function(*inputs), device=device, args=inputs)
+    function = tf.function(chain.run)
+    captured = capture(function.get_concrete_function(*inputs), device=device, args=inputs)
     graph = run_passes(captured.graph, (Prune(),))
     evictions = _evictions(graph, chain.layers)
     routes = {ON_HOST: Route(host)}

@@ -43,16 +43,48 @@ class Capabilities:
         return {f"SIMGPU_{name.removeprefix('n').upper()}": str(value) for name, value in fields}
 
 
-def environment(cache: Path) -> dict[str, str]:
-    """What a process has to find in its environment to have a simulated GPU, as it usually is.
+@dataclass(frozen=True)
+class Machine:
+    """A GPU and the link to its host, in units a second, as their makers have them.
+
+    Attributes:
+      flops: floating-point operations on float32, without tensor cores.
+      nbytes: bytes of its memory.
+      link: bytes each way, of those that arrive: some 0.8 of what PCI Express moves.
+    """
+
+    flops: float
+    nbytes: float
+    link: float
+
+    def scaled(self, flops: float = 2e10, nbytes: float = 2e9) -> Capabilities:
+        """So much slower, all rates alike, that there are no more operations nor bytes a second."""
+        scale = min(flops / self.flops, nbytes / self.nbytes)
+        link = scale * self.link
+        return Capabilities(
+            flops=scale * self.flops, nbytes=scale * self.nbytes, to_device=link, to_host=link
+        )
+
+
+MACHINES = {
+    "H100, PCIe 5": Machine(67e12, 3.35e12, 51e9),
+    "A10, PCIe 4": Machine(31.2e12, 600e9, 25e9),
+    "T4, PCIe 3": Machine(8.1e12, 320e9, 12.5e9),
+    "TITAN X, PCIe 3": Machine(11e12, 480e9, 12.5e9),
+}
+
+
+def environment(cache: Path, known: Capabilities = Capabilities()) -> dict[str, str]:
+    """What a process has to find in its environment to have a simulated GPU.
 
     Args:
       cache: folder for what tfmem keeps; `keep_probes` puts there what the device is capable of.
+      known: what that is; as it usually is, by default.
 
     Raises:
       CannotBuildError: there can be none here.
     """
-    return Capabilities().variables | {
+    return known.variables | {
         "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(library()),
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "SIMGPU_DEVICES": "1",

@@ -14,12 +14,19 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.simgpu.build import CannotBuildError
 from tests.simgpu.device import Capabilities, environment
 
 _KEEP = "from tests.simgpu.device import keep_probes; keep_probes({!r})"
+
+
+def learn(known: Capabilities, variables: Mapping[str, str]) -> None:
+    """Lets tfmem know what a device is capable of, in the folder that the variables name."""
+    code = _KEEP.format(dataclasses.asdict(known))
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, **variables}, check=True)
 
 
 def main(arguments: list[str]) -> int:
@@ -32,8 +39,7 @@ def main(arguments: list[str]) -> int:
         except CannotBuildError as error:
             sys.exit(f"no simulated GPU: {error}")
         variables = {**os.environ, **found, **_given()}
-        known = dataclasses.asdict(_capabilities(variables))
-        subprocess.run([sys.executable, "-c", _KEEP.format(known)], env=variables, check=True)
+        learn(_capabilities(variables), variables)
         return subprocess.run([sys.executable, *arguments], env=variables, check=False).returncode
 
 

@@ -1,0 +1,177 @@
+"""What can be measured exactly where the times of kernels are modelled: `make simgpu-figures`.
+
+    python -m tests.simgpu.figures [--only=swaps,times,machines] [--rows=FILE]
+
+- swaps: half of a chain's activations leave, over links of several rates.
+- times: predicted steps against measured ones, on ten models.
+- machines: what the planner chooses, and what that costs, where rates stand to each other as on
+  real GPUs.
+
+Each run has a process of its own on a device that is slow enough for this machine's CPU to keep up.
+Rows are kept, as JSON lines, beside the page and its picture; what stands there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from models.bench import overlap
+from models.bench.alone import run_alone
+from models.bench.book import Book
+from models.bench.experiment import MODELS, Experiment, Row
+from models.bench.results import FIVE, QUARTER, reached
+from tests.simgpu import figures_page
+from tests.simgpu.device import MACHINES, Capabilities, environment
+from tests.simgpu.run import learn
+from tfmem.runtime.limited import run_limited
+from tfmem.runtime.memory import MIB
+
+ROWS = Path(__file__).parents[2] / "docs" / "measured" / "simulated_gpu.jsonl"
+
+SLOW = Capabilities(flops=1e10, nbytes=2e9, to_device=3e8, to_host=3e8)
+"""A device that every model's kernels on a CPU keep up with."""
+
+HALF = 0.56
+"""Part of the chain's peak that half of its activations, and what all plans need, take."""
+
+RATIOS = (0.25, 0.5, 1.0, 2.0)
+"""Seconds of the link over those of computation, for half of the activations."""
+
+ROOMY, TIGHT = 1.2, 0.6
+"""Budgets over plain's peak."""
+
+_LIMIT = 3 * 2**30
+_SECONDS = 1500.0
+"""After which a run is ended."""
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A run on a simulated GPU.
+
+    Attributes:
+      device: what that is capable of.
+      experiment: what is trained; None for the chain.
+      chain: which, and under which part of its own peak.
+      is_probed: whether tfmem finds out by itself what the device is capable of.
+    """
+
+    device: Capabilities
+    experiment: Experiment | None = None
+    chain: tuple[overlap.Chain, float] | None = None
+    is_probed: bool = False
+
+
+@dataclass
+class Runner:
+    """Runs what is asked, devices of equal rates with one memory of what was probed."""
+
+    folder: Path
+    known: dict[tuple[Capabilities, bool], dict[str, str]] = field(default_factory=dict)
+
+    def __call__(self, asked: OnDevice) -> Row:
+        variables = self._variables(asked.device, asked.is_probed)
+        if asked.experiment is not None:
+            return run_alone(asked.experiment, gpu=True, timeout=_SECONDS, environment=variables)
+        assert asked.chain is not None
+        chain, share = asked.chain
+        done = run_limited(
+            "models.bench.overlap:planned",
+            dataclasses.asdict(chain),
+            share,
+            limit_bytes=_LIMIT,
+            timeout=_SECONDS,
+            gpu=True,
+            environment=variables,
+        )
+        if done.status == "ok":
+            return Row(**done.result)
+        return Row("chain", "tfmem", outcome=f"error: {done.status}: {done.error[:300]}")
+
+    def _variables(self, device: Capabilities, is_probed: bool) -> dict[str, str]:
+        key = device, is_probed
+        if key not in self.known:
+            cache = self.folder / str(len(self.known))
+            self.known[key] = environment(cache, device)
+            if not is_probed:
+                learn(device, self.known[key])
+        return self.known[key]
+
+
+def swaps(book: Book) -> Iterator[tuple[float, Row, Row]]:
+    """By ratio of link and computation: the chain without a budget, and with one."""
+    plain = book(OnDevice(SLOW, chain=(figures_page.CHAIN, ROOMY)))
+    half = 4 * figures_page.CHAIN.side**2 * figures_page.CHAIN.layers // 2
+    for ratio in RATIOS:
+        rate = 2 * half / (ratio * plain.step_seconds)
+        device = dataclasses.replace(SLOW, to_device=rate, to_host=rate)
+        yield ratio, plain, book(OnDevice(device, chain=(figures_page.CHAIN, HALF)))
+
+
+def times(book: Book) -> Iterator[tuple[str, dict[str, Row]]]:
+    """By model: plain, with room, and under a budget, by probed and by measured costs."""
+    for model in MODELS:
+        plain = book(OnDevice(SLOW, Experiment(model, steps=3)))
+        rows = {"plain": plain}
+        if plain.measured_peak_bytes:
+            for name, share, profile, steps in (
+                ("roomy", ROOMY, "auto", 4),
+                ("probed", TIGHT, "auto", 4),
+                ("measured", TIGHT, "measured", 8),
+            ):
+                one = Experiment(model, mode="tfmem", profile=profile, steps=steps)
+                rows[name] = _within(book, SLOW, one, share * plain.measured_peak_bytes, True)
+        yield model, rows
+
+
+def machines(book: Book) -> Iterator[tuple[str, str, Row, Row]]:
+    """By machine and model: plain, and under a quarter of its peak, or the least accepted."""
+    for name, machine in MACHINES.items():
+        device = machine.scaled()
+        for model in FIVE:
+            plain = book(OnDevice(device, Experiment(model, steps=3)))
+            if plain.measured_peak_bytes:
+                one = Experiment(model, mode="tfmem", steps=4)
+                budget = QUARTER * plain.measured_peak_bytes
+                yield name, model, plain, _within(book, device, one, budget, False)
+
+
+def _within(
+    book: Book, device: Capabilities, experiment: Experiment, budget: float, is_probed: bool
+) -> Row:
+    """The row of a budget that is a hard limit; if that is refused, of the least accepted."""
+
+    def limited(one: Experiment, nbytes: float) -> Experiment:
+        return dataclasses.replace(one, limit=int(nbytes) // MIB * MIB)
+
+    def run(one: Experiment) -> Row:
+        return book(OnDevice(device, one, is_probed=is_probed))
+
+    return reached(experiment, budget, run, limited)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="swaps,times,machines")
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    options = parser.parse_args(arguments)
+    only = options.only.split(",")
+    with tempfile.TemporaryDirectory(prefix="tfmem-simgpu-") as folder:
+        book = Book(options.rows, Runner(Path(folder)))
+        found = {
+            name: list(section(book))
+            for name, section in (("swaps", swaps), ("times", times), ("machines", machines))
+            if name in only
+        }
+    sys.stdout.write(f"{figures_page.write(found, options.rows)}\n")
+
+
+if __name__ == "__main__":
+    main()
