@@ -10,11 +10,12 @@ import tensorflow as tf
 
 from tests.simulation.test_simulate import SLOW_LINK, SWAP, evict
 from tests.support.captures import captured_from
+from tests.support.graphs import DEVICE
 from tfmem.costs.types import Asked, Costs, Requests
 from tfmem.graph.bodies import Body
 from tfmem.graph.ir import Graph, Value
 from tfmem.graph.text import parse
-from tfmem.plan import Plan, Transfer
+from tfmem.plan import Fetch, Plan, Transfer
 from tfmem.simulation.callers import with_bodies
 from tfmem.simulation.clocks import clocks_of
 from tfmem.simulation.contents import studied
@@ -113,6 +114,23 @@ def test_what_is_sent_stays_at_least_to_its_last_use_and_the_end_of_its_copy(
         np.delete(other.end, sent).tolist() == np.delete(told.end, sent).tolist()
         for other in others
     )
+
+
+def test_what_is_sent_and_not_read_stays_at_least_while_it_is_made() -> None:
+    graph = parse("""
+        a = MatMul() [100] @cpu
+        b = MatMul() [8] @cpu
+        c = MatMul(b:0) [8] @cpu
+        d = MatMul(c:0, a:0) [8] @cpu
+        return d:0""")
+    sends = (Transfer(Value("b"), (Fetch(("c",), "b"),)),)
+    plan = Plan(order=tuple("abcd"), evictions=sends, device=DEVICE, host="host")
+    told = lifetimes(program(graph, plan), 1, {3: [0]})
+    sent = told.buffers[told.program.copies[0].source]
+    assert (told.start[sent], told.end[sent]) == (1, 3)
+    ends = {int(other.end[sent]) for other, _ in variations_of(told, SLOW_LINK, {})}
+    assert len(ends) > 1
+    assert ends <= {1, 2, 3}
 
 
 def test_copies_are_over_by_the_clocks_before_something_waits_for_them() -> None:

@@ -110,7 +110,8 @@ def _departures(lifetimes: Lifetimes, landed: Mapping[int, int]) -> Iterator[tup
     for number, copy in enumerate(steps.copies):
         if copy.to_host:
             buffer = buffers[copy.source]
-            first[buffer] = max(first.get(buffer, 0), landed.get(number, 0))
+            begin = first.get(buffer, int(lifetimes.start[buffer]))
+            first[buffer] = max(begin, landed.get(number, 0))
     early = {b for b, position in first.items() if b >= 0 and position < lifetimes.end[b]}
     if not early:
         return
