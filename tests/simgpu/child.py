@@ -39,6 +39,26 @@ def poisoned() -> dict[str, Any]:
     return {"freed": bool(np.isnan(freed.numpy()).all()), "arrived": float(arrived)}
 
 
+def labelled() -> dict[str, list[Any]]:
+    """The loss of labelled sequences and its gradient, by the device and by the CPU."""
+    logits = tf.random.stateless_normal((12, 2, 7), (1, 2))
+    others: dict[str, Any] = {
+        "labels_indices": tf.constant([[0, 0], [0, 1], [1, 0]], tf.int64),
+        "sequence_length": tf.constant([12, 10]),
+    }
+    labels = tf.constant([1, 2, 3])
+    with tf.device("GPU:0"):  # where the class of no label is the first
+        loss, back = tf.raw_ops.CTCLossV2(inputs=logits, labels_values=labels, **others)
+    with tf.device("CPU:0"):  # where it is the last
+        expected, other = tf.raw_ops.CTCLoss(
+            inputs=tf.roll(logits, -1, 2), labels_values=labels - 1, **others
+        )
+    return {
+        "found": [loss.numpy().tolist(), back.numpy().tolist()],
+        "expected": [expected.numpy().tolist(), tf.roll(other, 1, 2).numpy().tolist()],
+    }
+
+
 def probed() -> dict[str, float]:
     """What tfmem's probes find the device and its link to be capable of, in the median of three."""
     device, host = map(devices.full_name, ("GPU:0", "CPU:0"))

@@ -1,4 +1,4 @@
-"""What can be measured exactly where the times of kernels are modelled: `make simgpu-figures`.
+"""What can be measured exactly where the times of kernels are modelled.
 
     python -m tests.simgpu.figures [--only=swaps,times,machines] [--rows=FILE]
 
@@ -137,7 +137,7 @@ def machines(book: Book) -> Iterator[tuple[str, str, Row, Row]]:
         for model in FIVE:
             plain = book(OnDevice(device, Experiment(model, steps=3)))
             if plain.measured_peak_bytes:
-                one = Experiment(model, mode="tfmem", steps=4)
+                one = Experiment(model, steps=4).in_mode("tfmem", starts_on_host=True)
                 budget = QUARTER * plain.measured_peak_bytes
                 yield name, model, plain, _within(book, device, one, budget, False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.simgpu.child import MIB, PRODUCTS, SIDE
@@ -85,6 +86,13 @@ def test_batch_norms_that_are_fused_return_what_they_return_alone(
     found = run("normalised", simulated_gpu, str(tmp_path / "events"))
     assert found["ops"].count("_FusedBatchNormEx") == 4  # those of bfloat16 stay apart
     assert max(found["differences"].values()) < 1e-5
+
+
+def test_losses_of_labelled_sequences_are_the_cpus(simulated_gpu: dict[str, str]) -> None:
+    found = run("labelled", simulated_gpu)
+    for one, other in zip(found["found"], found["expected"], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+        assert np.abs(other).max() > 0.1
 
 
 def test_a_copy_that_nobody_waits_for_gives_other_numbers(simulated_gpu: dict[str, str]) -> None:

@@ -28,6 +28,11 @@ void roll(const Tensor& from, Tensor* to, bool to_end) {
 const char* const kCtcOnGpu = "CTCLossV2";
 const char* const kCtcOnCpu = "CTCLoss";
 
+void put_on_cpu(NodeDef* node) {
+  node->set_op(kCtcOnCpu);
+  (*node->mutable_attr())["T"].set_type(DT_FLOAT);
+}
+
 void run_ctc(OpKernel* kernel, OpKernelContext* ctx) {
   Arguments arguments(ctx);
   const Tensor &logits = ctx->input(kLogits), &labels = ctx->input(kLabels);

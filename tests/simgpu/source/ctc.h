@@ -9,6 +9,9 @@ namespace simgpu {
 extern const char* const kCtcOnGpu;
 extern const char* const kCtcOnCpu;
 
+// Makes a node of the GPU's op one of the CPU's.
+void put_on_cpu(tensorflow::NodeDef* node);
+
 // Runs the CPU's kernel for a GPU's.
 void run_ctc(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* ctx);
 

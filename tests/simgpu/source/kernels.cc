@@ -110,7 +110,7 @@ class ForwardFactory : public kernel_factory::OpKernelFactory {
     static const Pictures none;
     NodeDef node = ctx->def();
     if (unfused(node.op()) != node.op()) take_apart(&node);
-    if (node.op() == kCtcOnGpu) node.set_op(kCtcOnCpu);
+    if (node.op() == kCtcOnGpu) put_on_cpu(&node);
     if (is_collective(node)) (*node.mutable_attr())[kHint].set_s("ring");
     const Pictures* pictures = pictures_of(node.op());
     if (pictures != nullptr && has_channels_first(node))
