@@ -96,8 +96,8 @@ def _times(found: Sequence[tuple[str, Mapping[str, Row]]]) -> str:
     ]
     return (
         "## Predicted steps\n\nUnder 0.6 of plain's peak, or the least accepted, as a hard limit; "
-        "with room: 1.2 times its peak. Predictions over what was measured, less one. Steps are off "
-        f"{', '.join(said)}, in the mean and at most.\n\n{markdown(header, lines)}"
+        "with room: 1.2 times its peak. Predictions over what was measured, less one. Steps are "
+        f"off {', '.join(said)}, in the mean and at most.\n\n{markdown(header, lines)}"
     )
 
 
