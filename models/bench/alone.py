@@ -39,10 +39,7 @@ def run_alone(
         timeout=timeout,
         reserve=experiment.own_limit is not None,
         gpu=gpu,
-        environment={
-            **(_GROWING if experiment.own_limit is None else {}),
-            **(environment or {}),
-        },
+        environment=(_GROWING if experiment.own_limit is None else {}) | dict(environment or {}),
     )
     if done.status == "ok":
         return Row(**done.result)

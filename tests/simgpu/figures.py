@@ -37,6 +37,7 @@ ROWS = Path(__file__).parents[2] / "docs" / "measured" / "simulated_gpu.jsonl"
 SLOW = Capabilities(flops=1e10, nbytes=2e9, to_device=3e8, to_host=3e8)
 """A device that every model's kernels on a CPU keep up with."""
 
+CHAIN = overlap.Chain(side=512, layers=48, steps=5)
 HALF = 0.56
 """Part of the chain's peak that half of its activations, and what all plans need, take."""
 
@@ -104,14 +105,18 @@ class Runner:
         return self.known[key]
 
 
-def swaps(book: Book) -> Iterator[tuple[float, Row, Row]]:
-    """By ratio of link and computation: the chain without a budget, and with one."""
-    plain = book(OnDevice(SLOW, chain=(figures_page.CHAIN, ROOMY)))
-    half = 4 * figures_page.CHAIN.side**2 * figures_page.CHAIN.layers // 2
+def swaps(book: Book) -> Iterator[tuple[float, float, Row, Row]]:
+    """By ratio of link and computation: seconds of the link alone, the chain with room and without.
+
+    Half of the activations need the ratio; what the link takes is that of those that leave.
+    """
+    roomy = book(OnDevice(SLOW, chain=(CHAIN, ROOMY)))
+    both_ways = 2 * 4 * CHAIN.side**2
     for ratio in RATIOS:
-        rate = 2 * half / (ratio * plain.step_seconds)
+        rate = both_ways * (CHAIN.layers // 2) / (ratio * roomy.step_seconds)
         device = dataclasses.replace(SLOW, to_device=rate, to_host=rate)
-        yield ratio, plain, book(OnDevice(device, chain=(figures_page.CHAIN, HALF)))
+        row = book(OnDevice(device, chain=(CHAIN, HALF)))
+        yield ratio, both_ways * row.used.get("swapped", 0) / rate, roomy, row
 
 
 def times(book: Book) -> Iterator[tuple[str, dict[str, Row]]]:

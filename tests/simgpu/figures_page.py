@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from models.bench import overlap
 from models.bench.experiment import Row
 from models.bench.results import place_and_versions
 from models.bench.table import markdown, show_bytes, show_error, show_ratio, show_seconds
@@ -17,9 +16,6 @@ USED = {"swapped": "values swapped", "placed": "variables placed", "recomputed":
 
 Machined = tuple[str, str, Row, Row]
 """A machine, a model, plain's row and that under a budget."""
-
-
-CHAIN = overlap.Chain(side=512, layers=48, steps=5)
 
 
 def write(found: Mapping[str, Sequence[Any]], rows: Path) -> Path:
@@ -51,16 +47,15 @@ def write(found: Mapping[str, Sequence[Any]], rows: Path) -> Path:
     return page
 
 
-def _swaps(found: Sequence[tuple[float, Row, Row]]) -> str:
+def _swaps(found: Sequence[tuple[float, float, Row, Row]]) -> str:
     lines = []
-    for ratio, plain, row in found:
-        if not (plain.step_seconds and row.step_seconds):
+    for ratio, alone, roomy, row in found:
+        if not (roomy.step_seconds and row.step_seconds):
             lines.append([f"{ratio:g}", *5 * [""], row.outcome[:80]])
             continue
-        alone = ratio * plain.step_seconds * row.used["swapped"] / (CHAIN.layers / 2)
-        bound = max(plain.step_seconds, alone)
+        bound = max(roomy.step_seconds, alone)
         lines.append([
-            f"{ratio:g}", f"{row.used['swapped']}", show_seconds(plain.step_seconds),
+            f"{ratio:g}", f"{row.used['swapped']}", show_seconds(roomy.step_seconds),
             show_seconds(alone), show_seconds(row.step_seconds), f"{row.step_seconds / bound:.3f}",
             show_error(row.predicted_seconds, row.step_seconds),
         ])  # fmt: skip
