@@ -190,11 +190,21 @@ def test_an_empty_graph_takes_nothing() -> None:
 
 def test_its_time_grows_with_the_graph_and_no_faster() -> None:
     small, large = (training_chain(layers) for layers in (1_000, 20_000))  # four nodes a layer
-    assert seconds_of(large) < 40 * max(seconds_of(small) for _ in range(3))
+    assert seconds_of(large) < 40 * seconds_of(small)
 
 
 def seconds_of(graph: Graph) -> float:
-    gc.collect()  # of what other tests left
+    """Of the fastest of three, without the collector: the first also pays for new pages."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return min(seconds_once(graph) for _ in range(3))
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def seconds_once(graph: Graph) -> float:
     start = time.process_time()
     found = simulate(graph, Costs(), Plan(device=DEVICE))
     assert found.timeline.dtype == np.int64
