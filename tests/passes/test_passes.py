@@ -69,6 +69,10 @@ PASSES = {
         Swap((Transfer(Value("a"), (Fetch(("y",), "fetch"),), "wait"),), Route("host", "dev")),
         Linearise("dev"),
     ],
+    "swap_triggered_by_constant": [
+        Swap((Transfer(Value("a"), (Fetch(("y",), "fetch"),), "b"),), Route("host", "dev")),
+        Linearise("dev"),
+    ],
     **{
         name: [Place((PLACEMENT,), route), Linearise("dev")]
         for name, route in (("place", Route("host")), ("place_on_gpu", Route("host", "dev")))

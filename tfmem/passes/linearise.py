@@ -30,7 +30,7 @@ class Linearise:
 
     A window of w cuts the order into groups of w / 2 nodes; a group starts when all groups but its
     predecessor have ended, so that at most w neighbouring nodes are in flight. Constants and
-    barriers hold no memory that an order could save and are left free, but barriers that wait for a
+    barriers hold no memory that an order could save and are left free, but those that wait for a
     copy or let one begin: what comes after them counts on it. Nodes of other devices and copies
     wait for their inputs, and for what a transfer makes them wait for, alone.
 
@@ -56,10 +56,10 @@ class Linearise:
     def _is_ordered(self, node: Node, graph: Graph) -> bool:
         if node.is_input or node.device != self.device:
             return False
-        if node.op == BARRIER:
+        if node.op in (BARRIER, "Const"):
             beside = (graph.by_name[name] for name in (*node.after, *graph.successors[node.name]))
             return any(one.origin and one.op in COPIES for one in beside)
-        return node.op not in ("Const", TO_HOST, FROM_HOST)
+        return node.op not in (TO_HOST, FROM_HOST)
 
     def _chain(self, editor: Editor, chain: Sequence[Node]) -> None:
         for earlier, later in pairwise(chain):

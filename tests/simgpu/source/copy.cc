@@ -12,6 +12,7 @@ namespace simgpu {
 namespace {
 
 constexpr uint64_t kPiece = 1 << 20;  // bytes that arrive together
+constexpr uint64_t kStaged = 1 << 16;  // bytes that CUDA takes from pageable memory at once
 constexpr double kMemcpyBytes = 8e9;  // a second that the host copies, from its caches
 
 // When the link of a device is free again, to the device and to the host.
@@ -57,16 +58,23 @@ void deliver(char* to, const char* from, uint64_t nbytes, Moment begin, Moment e
 void copy(SP_Stream_st& stream, Kind kind, void* to, const void* from, uint64_t nbytes) {
   const bool pinned =
       kind == Kind::kOnDevice || is_pinned(kind == Kind::kToDevice ? from : to);
-  const bool blocks = !pinned && settings().pageable_blocks;
+  const bool staged = !pinned && kind == Kind::kToDevice && nbytes <= kStaged;
+  const bool blocks = !pinned && !staged && settings().pageable_blocks;
   const bool at_once = stream.is_compute();
   if (at_once)
     std::memcpy(to, from, nbytes);
   else if (settings().poisons)
     std::memset(to, kPoison, nbytes);
+  std::shared_ptr<char[]> buffer;
+  if (staged && !at_once) {
+    buffer.reset(new char[nbytes]);
+    std::memcpy(buffer.get(), from, nbytes);
+    from = buffer.get();
+  }
   const double alone = seconds_alone(kind, nbytes);
   const std::string node = annotation();
   auto done = blocks ? std::make_shared<Mark>() : nullptr;
-  stream.add([=](SP_Stream_st& self, Moment queued) {
+  stream.add([=, buffer = std::move(buffer)](SP_Stream_st& self, Moment queued) {
     double seconds = seconds_of_copy(self.device, kind, alone, std::max(self.clock, queued));
     auto [begin, end] = self.take_up(queued, seconds);
     if (at_once)
