@@ -9,6 +9,7 @@ from typing import Any
 
 from models.bench.comparators import COMPARATORS
 from models.zoo.task import Model
+from tfmem.functions.watch import WATCHED
 
 TECHNIQUES = {
     "none": (),
@@ -140,8 +141,13 @@ class Experiment:
 
     @property
     def warm_up(self) -> int:
-        """Steps at the beginning that are not like the others: the first, and those traced."""
-        return 5 if self.mode in PLANNED and self.profile == "measured" else 1
+        """Steps at the beginning that are not like the others.
+
+        The first; those traced; and those watched, which are copied before, if there are others.
+        """
+        traced = 5 if self.mode in PLANNED and self.profile == "measured" else 0
+        watched = traced + WATCHED if self.mode in PLANNED else 0
+        return watched if 0 < watched < self.steps else max(1, traced)
 
     def in_mode(
         self, mode: str, changes: dict[str, Any] | None = None, starts_on_host: bool = False

@@ -29,6 +29,7 @@ from models.bench.results import FIVE, QUARTER, reached
 from tests.simgpu import figures_page
 from tests.simgpu.device import MACHINES, Capabilities, environment
 from tests.simgpu.run import learn
+from tfmem.functions.watch import WATCHED
 from tfmem.runtime.limited import run_limited
 from tfmem.runtime.memory import MIB
 
@@ -46,6 +47,9 @@ RATIOS = (0.25, 0.5, 1.0, 2.0)
 
 ROOMY, TIGHT = 1.2, 0.6
 """Budgets over plain's peak."""
+
+_STEPS = WATCHED + 2
+"""Of a plan: those that are watched copy to the host what they change."""
 
 _LIMIT = 3 * 2**30
 _SECONDS = 1500.0
@@ -126,9 +130,9 @@ def times(book: Book) -> Iterator[tuple[str, dict[str, Row]]]:
         rows = {"plain": plain}
         if plain.measured_peak_bytes:
             for name, share, profile, steps in (
-                ("roomy", ROOMY, "auto", 4),
-                ("probed", TIGHT, "auto", 4),
-                ("measured", TIGHT, "measured", 8),
+                ("roomy", ROOMY, "auto", _STEPS),
+                ("probed", TIGHT, "auto", _STEPS),
+                ("measured", TIGHT, "measured", 5 + _STEPS),
             ):
                 one = Experiment(model, mode="tfmem", profile=profile, steps=steps)
                 rows[name] = _within(book, SLOW, one, share * plain.measured_peak_bytes, True)
@@ -142,7 +146,7 @@ def machines(book: Book) -> Iterator[tuple[str, str, Row, Row]]:
         for model in FIVE:
             plain = book(OnDevice(device, Experiment(model, steps=3)))
             if plain.measured_peak_bytes:
-                one = Experiment(model, steps=4).in_mode("tfmem", starts_on_host=True)
+                one = Experiment(model, steps=_STEPS).in_mode("tfmem", starts_on_host=True)
                 budget = QUARTER * plain.measured_peak_bytes
                 yield name, model, plain, _within(book, device, one, budget, False)
 
