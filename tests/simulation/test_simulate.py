@@ -67,27 +67,6 @@ def test_a_copy_to_the_host_that_nothing_paces_holds_its_value_until_it_lands() 
     assert found.timeline.tolist() == [100, 108, 116, 16, 116]
 
 
-def of_a_gpu(name: str, **fields: tuple[int, ...]) -> Graph:
-    """`SWAP`, one of whose kernels reads or makes something in the memory of the host."""
-    nodes = [replace(n, **fields) if n.name == name else n for n in SWAP.nodes]  # type: ignore[arg-type]
-    return Graph(tuple(nodes), SWAP.outputs)
-
-
-def test_what_a_kernel_reads_on_the_host_waits_for_what_is_on_its_way_there() -> None:
-    plain = simulate(SWAP, SLOW_LINK, evict("d"))
-    found = simulate(of_a_gpu("c", on_host=(0,)), SLOW_LINK, evict("d"))
-    lands = 1.0 + 0.5 + 1.0  # a; then b, of 8 bytes, lands for c
-    assert plain.step_seconds == 4.0 + 0.5 + 2.0 + 1.0
-    assert found.step_seconds == lands + 0.5 + 0.08 + 2.0 + 0.5 + 2.0 + 1.0
-
-
-def test_what_a_kernel_makes_on_the_host_waits_for_what_is_on_its_way_back() -> None:
-    found = simulate(of_a_gpu("c", from_host=(0,)), SLOW_LINK, evict("b"))
-    comes_back = 2.5 + 0.5 + 2.0  # a, which is under way as c ends; then c, for d
-    assert found.step_seconds == comes_back + 0.5 + 0.16 + 2.0
-    assert simulate(SWAP, SLOW_LINK, evict("b")).step_seconds == comes_back + 1.0
-
-
 def test_computation_waits_for_copies_and_hides_them() -> None:
     # a ends at 1, its copy lands at 2.5 and takes 2.5 back: from 2.5 with b as trigger.
     assert simulate(SWAP, SLOW_LINK, evict("b")).step_seconds == 6.0
