@@ -371,3 +371,19 @@ def test_the_mask_of_a_norm_fused_with_a_relu_is_as_large_as_the_kernel_makes_it
         outputs = [shape, *[(channels,)] * 4, None]
         found = opaque_nbytes("_FusedBatchNormEx", 5, outputs, dtype)
         assert found == mask.shape.num_elements() * 4, channels
+
+
+def test_what_is_traced_anew_for_the_same_is_told_by_what_it_takes():
+    """As functions are whose variables have moved."""
+
+    def step(x):
+        return tf.reduce_sum(tf.exp(x))
+
+    def traced(*shape):
+        return tf.function(step).get_concrete_function(tf.TensorSpec(shape))
+
+    captured = capture(traced(None, 4), device=LOCAL, args=(tf.ones([8, 4]),))
+    again = traced(None, 4)
+    assert captured.holds_for(again, (tf.ones([5, 4]),))
+    assert not captured.holds_for(again, (tf.ones([9, 4]),))
+    assert not captured.holds_for(traced(5, 4), (tf.ones([5, 4]),))

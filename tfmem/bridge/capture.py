@@ -87,7 +87,7 @@ class Captured:
       bounds: values whose size depends on data (`tf.unique`, `tf.where`, branches, what follows
         from them) with the largest shape they can take, which is what is counted.
       handles: each captured variable's handle when it was captured.
-      trace: the ConcreteFunction's name; "" if not all arguments have a size.
+      trace: what the ConcreteFunction takes; "" if not all arguments have a size.
       shapes: of the arguments, which the sizes hold for.
       workspace: bytes that kernels hold only while they run.
       buffers: the same of kernels that hold several buffers, as in `Costs`.
@@ -118,7 +118,7 @@ class Captured:
     def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
         """Whether this is good for a call, flattened, of a ConcreteFunction.
 
-        It is for the function that was captured, if no dimension of an argument is larger.
+        It is for what was traced for the same, if no dimension of an argument is larger.
         """
         if not self.trace or _trace_of(concrete, args) != self.trace:
             return False
@@ -146,9 +146,12 @@ class Captured:
 
 
 def _trace_of(concrete: Any, args: Sequence[tf.Tensor]) -> str:
-    """What names the trace of a call whose arguments all have a size; "" if one has none."""
+    """What tells a function's traces apart, of a call whose arguments all have a size; else "".
+
+    Not the name: where variables have moved, a function is traced anew for the same arguments.
+    """
     has_sizes = all(a.dtype != tf.resource and a.shape.is_fully_defined() for a in args)
-    return concrete.name.decode() if has_sizes else ""
+    return repr(concrete.structured_input_signature) if has_sizes else ""
 
 
 def capture(
