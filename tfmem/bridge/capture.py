@@ -146,10 +146,7 @@ class Captured:
 
 
 def _trace_of(concrete: Any, args: Sequence[tf.Tensor]) -> str:
-    """What tells a function's traces apart, of a call whose arguments all have a size; else "".
-
-    Not the name: where variables have moved, a function is traced anew for the same arguments.
-    """
+    """What tells traces apart, also where moved variables had them made anew; "" without sizes."""
     has_sizes = all(a.dtype != tf.resource and a.shape.is_fully_defined() for a in args)
     return repr(concrete.structured_input_signature) if has_sizes else ""
 
