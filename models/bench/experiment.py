@@ -25,6 +25,9 @@ for the budget, the others carry the published policy out, whether it is needed 
 PLANNED = ("recompute", "tfmem")
 """Modes in which tfmem plans for a budget."""
 
+TRACED = 5
+"""Steps before those of a plan by measured costs are like one another."""
+
 MODES = ("plain", *COMPARATORS, *TECHNIQUES)
 """How a model can be trained; "plain" is TensorFlow as it is."""
 
@@ -145,7 +148,7 @@ class Experiment:
 
         The first; those traced; and those watched, which are copied before, if there are others.
         """
-        traced = 5 if self.mode in PLANNED and self.profile == "measured" else 0
+        traced = TRACED if self.mode in PLANNED and self.profile == "measured" else 0
         watched = traced + WATCHED if self.mode in PLANNED else 0
         return watched if 0 < watched < self.steps else max(1, traced)
 

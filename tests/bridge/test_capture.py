@@ -376,14 +376,20 @@ def test_the_mask_of_a_norm_fused_with_a_relu_is_as_large_as_the_kernel_makes_it
 def test_what_is_traced_anew_for_the_same_is_told_by_what_it_takes():
     """As functions are whose variables have moved."""
 
-    def step(x):
+    class Scale:
+        def __repr__(self):
+            return "all alike"
+
+    def step(x, scale):
         return tf.reduce_sum(tf.exp(x))
 
-    def traced(*shape):
-        return tf.function(step).get_concrete_function(tf.TensorSpec(shape))
+    def traced(scale, *shape):
+        return tf.function(step).get_concrete_function(tf.TensorSpec(shape), scale)
 
-    captured = capture(traced(None, 4), device=LOCAL, args=(tf.ones([8, 4]),))
-    again = traced(None, 4)
+    first, second = Scale(), Scale()
+    captured = capture(traced(first, None, 4), device=LOCAL, args=(tf.ones([8, 4]),))
+    again = traced(first, None, 4)
     assert captured.holds_for(again, (tf.ones([5, 4]),))
     assert not captured.holds_for(again, (tf.ones([9, 4]),))
-    assert not captured.holds_for(traced(5, 4), (tf.ones([5, 4]),))
+    assert not captured.holds_for(traced(first, 5, 4), (tf.ones([5, 4]),))
+    assert not captured.holds_for(traced(second, None, 4), (tf.ones([5, 4]),))

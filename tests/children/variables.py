@@ -330,3 +330,47 @@ def slots(layer: Any, optimizer: Any) -> list[bool]:
     plain = [getattr(variable, "_value", variable) for variable in made]
     large = [variable for variable in plain if variable.shape.num_elements() >= MIB // 4]
     return [variable.device == host.DEVICE for variable in large]
+
+
+def numbers_go_on() -> dict[str, Any]:
+    """Losses of batches, one of them smaller, with dropout: as it is, and with variables placed."""
+    import tensorflow as tf
+
+    side = 256
+    batches = [tf.random.stateless_normal((n, side), (1, 1)) for n in (64, 64, 32, 64)]
+
+    def made() -> Any:
+        tf.random.set_seed(3)
+        shape = (side, side)
+        weights = [tf.Variable(tf.random.stateless_normal(shape, (0, i)) / 16) for i in range(8)]
+
+        @tf.function(input_signature=[tf.TensorSpec([None, side])])
+        def step(x: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                for weight in weights:
+                    x = tf.tanh(x @ weight)
+                loss = tf.reduce_mean(tf.nn.dropout(x, 0.1, seed=5) ** 2)
+            for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+                weight.assign_sub(0.1 * gradient)
+            return loss
+
+        return step
+
+    plain = made()
+    expected = [float(plain(x)) for x in batches]
+    del plain
+    used()  # collects it
+    with tfmem.host_process() as there:
+        step = made()
+        options: dict[str, Any] = {"techniques": ("order", "place"), "host": there}
+        try:
+            tfmem.optimize(step, budget=1, **options).plan(batches[0])
+        except tfmem.BudgetError as error:
+            least = error.least_bytes or 0
+        placed = tfmem.optimize(step, budget=int(1.2 * least), **options)
+        losses = [float(placed(x)) for x in batches]
+        return {
+            "expected": expected,
+            "losses": losses,
+            "placed": [len(plan.placements) for plan in placed.plans],
+        }

@@ -24,7 +24,7 @@ from pathlib import Path
 from models.bench import overlap
 from models.bench.alone import run_alone
 from models.bench.book import Book
-from models.bench.experiment import MODELS, Experiment, Row
+from models.bench.experiment import MODELS, TRACED, Experiment, Row
 from models.bench.results import FIVE, QUARTER, reached
 from tests.simgpu import figures_page
 from tests.simgpu.device import MACHINES, Capabilities, environment
@@ -132,7 +132,7 @@ def times(book: Book) -> Iterator[tuple[str, dict[str, Row]]]:
             for name, share, profile, steps in (
                 ("roomy", ROOMY, "auto", _STEPS),
                 ("probed", TIGHT, "auto", _STEPS),
-                ("measured", TIGHT, "measured", 5 + _STEPS),
+                ("measured", TIGHT, "measured", TRACED + _STEPS),
             ):
                 one = Experiment(model, mode="tfmem", profile=profile, steps=steps)
                 rows[name] = _within(book, SLOW, one, share * plain.measured_peak_bytes, True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import time
+import timeit
 from dataclasses import replace
 
 import numpy as np
@@ -195,20 +195,12 @@ def test_its_time_grows_with_the_graph_and_no_faster() -> None:
 
 def seconds_of(graph: Graph) -> float:
     """Of the fastest of three, without the collector: the first also pays for new pages."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return min(seconds_once(graph) for _ in range(3))
-    finally:
-        if was_enabled:
-            gc.enable()
 
+    def run() -> None:
+        found = simulate(graph, Costs(), Plan(device=DEVICE))
+        assert found.timeline.dtype == np.int64
 
-def seconds_once(graph: Graph) -> float:
-    start = time.process_time()
-    found = simulate(graph, Costs(), Plan(device=DEVICE))
-    assert found.timeline.dtype == np.int64
-    return time.process_time() - start
+    return min(timeit.repeat(run, timer=time.process_time, repeat=3, number=1))
 
 
 def test_constants_that_have_no_room_are_told_as_a_step_that_does_not_fit() -> None:

@@ -87,7 +87,7 @@ class Captured:
       bounds: values whose size depends on data (`tf.unique`, `tf.where`, branches, what follows
         from them) with the largest shape they can take, which is what is counted.
       handles: each captured variable's handle when it was captured.
-      trace: what the ConcreteFunction takes; "" if not all arguments have a size.
+      has_sizes: whether all arguments have one.
       shapes: of the arguments, which the sizes hold for.
       workspace: bytes that kernels hold only while they run.
       buffers: the same of kernels that hold several buffers, as in `Costs`.
@@ -110,7 +110,7 @@ class Captured:
     sources: Mapping[str, str] = field(default_factory=dict)
     bounds: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
     handles: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
-    trace: str = ""
+    has_sizes: bool = False
     shapes: tuple[tuple[int, ...], ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
     passed: tuple[Passed, ...] = ()
@@ -118,9 +118,12 @@ class Captured:
     def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
         """Whether this is good for a call, flattened, of a ConcreteFunction.
 
-        It is for what was traced for the same, if no dimension of an argument is larger.
+        It is for what was traced for the same, if no dimension of an argument is larger: where
+        variables have moved, what was traced before is traced anew.
         """
-        if not self.trace or _trace_of(concrete, args) != self.trace:
+        if self.signature is None or not (self.has_sizes and _have_sizes(args)):
+            return False
+        if concrete.function_type.parameters != self.signature.function_type.parameters:
             return False
         dimensions = zip(args, self.shapes, strict=True)
         return all(a <= b for now, then in dimensions for a, b in zip(now.shape, then, strict=True))
@@ -145,10 +148,8 @@ class Captured:
         return {**self.sources, **named}
 
 
-def _trace_of(concrete: Any, args: Sequence[tf.Tensor]) -> str:
-    """What tells traces apart, also where moved variables had them made anew; "" without sizes."""
-    has_sizes = all(a.dtype != tf.resource and a.shape.is_fully_defined() for a in args)
-    return repr(concrete.structured_input_signature) if has_sizes else ""
+def _have_sizes(args: Iterable[tf.Tensor]) -> bool:
+    return all(a.dtype != tf.resource and a.shape.is_fully_defined() for a in args)
 
 
 def capture(
@@ -207,7 +208,7 @@ def capture(
         sources=_sources(graph, concrete),
         bounds=reader.bounds,
         handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
-        trace=_trace_of(concrete, args or ()),
+        has_sizes=_have_sizes(args or ()),
         shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
         numbers=reader.numbers,
     )
