@@ -17,7 +17,7 @@ from typing import Any, overload
 
 import tensorflow as tf
 
-from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
+from tfmem.bridge.calls import fresh
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.forks import check_no_fork
 from tfmem.bridge.rebuild import rebuild
@@ -30,7 +30,7 @@ from tfmem.functions.layouts import RENEWALS, layouts
 from tfmem.functions.placed import Placed
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
-from tfmem.functions.tracing import captured, traced
+from tfmem.functions.tracing import captured, sharing, traced
 from tfmem.functions.watch import go_on, watch_of
 from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
@@ -271,8 +271,8 @@ class Optimized:
           UnsupportedFunctionError: the function cannot be captured.
           tfmem.Error: there is no such device.
         """
-        known = self._entries.get(signature_of(args, kwargs))
-        if known is None or known.is_stale:
+        known = self._known.get(signature_of(args, kwargs))
+        if known is None or (known.is_stale and not self._placed.parked):
             known = self._planned(args, kwargs)
             self._accepted[signature_of(args, kwargs)] = known.planned
         return known.plan
@@ -283,7 +283,7 @@ class Optimized:
 
         Before the first call with them it plans, with what `plan` says of that.
         """
-        entry = self._entries.get(signature_of(args, kwargs))
+        entry = self._known.get(signature_of(args, kwargs))
         return report_of(entry or self._planned(args, kwargs))
 
     @outlives_host
@@ -304,39 +304,38 @@ class Optimized:
         return tuple(map(report_of, self._distinct()))
 
     def _distinct(self) -> list[Entry]:
-        return list({id(entry): entry for entry in self._entries.values()}.values())
+        return list({id(entry): entry for entry in self._known.values()}.values())
+
+    @property
+    def _known(self) -> dict[Hashable, Entry]:
+        return self._placed.parked or self._entries
 
     @outlives_host
     def restore_variables(self) -> None:
-        """Moves what plans placed on the host back to where it was; the next call plans anew.
+        """Moves what plans placed on the host back to where it was, until the next call.
 
         Raises:
           tfmem.Error: it has no room there; nothing has moved.
         """
         with self._lock:
-            self._placed.restore()
+            self._placed.park(self.original, self._entries)
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         check_no_fork()
         entry = self._entries.get(signature_of(args, kwargs))
         if entry is None or entry.is_stale or not entry.is_fit:
             with self._lock:
+                if (found := self._placed.unpark()) is not None:
+                    self.original, self._entries = found
+                    return self._entry(args, kwargs)
                 if entry is not None and not entry.is_stale:
                     return layouts.renewed(entry, self._entries, self._prepared, args, kwargs)
                 return go_on(self._shared(args, kwargs) or self._prepared(args, kwargs), entry)
         return entry
 
     def _shared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
-        """The entry of the same trace, one with open dimensions, for arguments no smaller."""
-        known = tuple(self._entries.values())
-        if not known or any(entry.is_stale for entry in known):
-            return None
-        concrete = self.original.get_concrete_function(*args, **kwargs)
-        flat = flat_arguments(concrete, *canonical_arguments(self.original, args, kwargs))
-        for entry in known:
-            if entry.captured.holds_for(concrete, flat):
-                return self._entries.setdefault(signature_of(args, kwargs), entry)
-        return None
+        found = sharing(tuple(self._entries.values()), self.original, args, kwargs)
+        return found and self._entries.setdefault(signature_of(args, kwargs), found)
 
     def _prepared(
         self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = (), tries: int = RENEWALS

@@ -187,15 +187,12 @@ class MemoryBudget(Hooks):
             self._end(kind)
 
     def _restore_variables(self, kind: str) -> None:
-        steps = self._steps[kind]
+        optimized = self._steps[kind].optimized
         try:
-            steps.keep_reports()
-        finally:
-            try:
-                if steps.optimized:
-                    steps.optimized.restore_variables()
-            except Error as error:
-                _log.warning("variables stay on the host: %s", error)
+            if optimized:
+                optimized.restore_variables()
+        except Error as error:
+            _log.warning("variables stay on the host: %s", error)
 
     def _check(self) -> None:
         model = self.model
@@ -254,7 +251,6 @@ class _Steps:
       prepared: called when a plan is there and its first step has not run yet.
       failed: called before an error leaves.
       optimized: the step, from the first batch on.
-      ended: reports of it from before its variables went home, which ends its plans.
     """
 
     occasion: tuple[Any, ...]
@@ -265,24 +261,16 @@ class _Steps:
     prepared: Callable[[], None]
     failed: Callable[[], None]
     optimized: Optimized | None = None
-    ended: tuple[Report, ...] = ()
     _known: int = 0
 
     @property
     def plans(self) -> tuple[Plan, ...]:
         """Those made so far."""
-        now = self.optimized.plans if self.optimized else ()
-        return now or tuple(report.plan for report in self.ended)
+        return self.optimized.plans if self.optimized else ()
 
     def reports(self) -> tuple[Report, ...]:
         """Those of the plans."""
-        now = self.optimized.reports() if self.optimized else ()
-        return now or self.ended
-
-    def keep_reports(self) -> None:
-        """Makes reports of plans that end when the variables that they placed go home."""
-        if any(one.placements for plan in self.plans for one in (plan, *plan.others)):
-            self.ended = self.reports()
+        return self.optimized.reports() if self.optimized else ()
 
     def __call__(self, batches: Iterable[Any]) -> Any:
         try:

@@ -13,6 +13,8 @@ from tfmem.costs import history, profiler
 from tfmem.costs.types import Copies
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.functions.rewrite import route_of
+from tfmem.graph.compact import PLAIN
+from tfmem.graph.ir import Value
 from tfmem.graph.verify import FROM_HOST, TO_HOST, verify
 from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import run_passes
@@ -60,6 +62,40 @@ def test_a_gpus_graph_has_its_layouts_and_leaves_on_the_host_what_its_kernels_do
     assert by_name["rows"].nbytes == (0,)  # int32 arguments stay in the host's memory
     assert only(captured, "StringUpper").device == LOCAL  # which a GPU has no kernel for
     assert "MaxPool" not in {by_name[name].op for name in captured.workspace}
+
+
+def test_a_gpus_kernels_tell_what_crosses_to_the_host_and_back(a_gpu):
+    count = tf.Variable(1, dtype=tf.int64)
+
+    @tf.function
+    def dropped(x):
+        seed = tf.stack([count, count])
+        return x * tf.random.stateless_uniform([8, 64], seed)
+
+    concrete = dropped.get_concrete_function(tf.ones([8, 64]))
+    captured = capture(concrete, device="GPU:0", args=(tf.ones([8, 64]),))
+    seeds = only(captured, "StatelessRandomGetKeyCounter")
+    assert (seeds.on_host, seeds.from_host, seeds.nbytes) == ((0,), (0, 1), (8, 16))
+    numbers = only(captured, "StatelessRandomUniformV2")
+    assert (numbers.on_host, numbers.from_host) == ((0, 3), ())
+    form = captured.graph.form
+    pair = form.number_of(Value(only(captured, "Pack").name))
+    assert form.on_host[form.number[seeds.name]] == (pair,)
+    assert form.on_host[form.number[numbers.name]] == ()  # its shape is there already
+
+
+def test_what_a_gpus_kernel_passes_on_in_the_memory_of_the_host_is_another_buffer_on_it(a_gpu):
+    @tf.function
+    def picked(x):
+        _, rows = tf.math.top_k(x, 4)
+        return tf.gather(tf.reshape(x, [-1]), tf.reshape(rows, [-1]))
+
+    args = (tf.ones([8, 64]),)
+    captured = capture(picked.get_concrete_function(*args), device="GPU:0", args=args)
+    (rows,) = (n for n in captured.graph.nodes if n.op == "Reshape" and n.inputs[0].index == 1)
+    assert (rows.on_host, rows.from_host, rows.nbytes) == ((0, 1), (0,), (128,))
+    form = captured.graph.form
+    assert form.kind[form.number[rows.name]] == PLAIN
 
 
 def test_copies_of_a_gpu_are_its_own_kernels_unless_others_are_faster(a_gpu, monkeypatch):

@@ -10,6 +10,7 @@ from typing import Any
 
 import tfmem
 from tests.children.host import MIB, raised
+from tfmem.bridge.handles import living_on
 from tfmem.graph import device_names
 from tfmem.runtime import creation, devices, host, memory, variables
 
@@ -333,7 +334,10 @@ def slots(layer: Any, optimizer: Any) -> list[bool]:
 
 
 def numbers_go_on() -> dict[str, Any]:
-    """Losses of batches, one of them smaller, with dropout: as it is, and with variables placed."""
+    """Losses of batches, one of them smaller, with dropout: as it is, and with variables placed.
+
+    These go home and back again in between.
+    """
     import tensorflow as tf
 
     side = 256
@@ -368,9 +372,17 @@ def numbers_go_on() -> dict[str, Any]:
         except tfmem.BudgetError as error:
             least = error.least_bytes or 0
         placed = tfmem.optimize(step, budget=int(1.2 * least), **options)
-        losses = [float(placed(x)) for x in batches]
+        losses, away, functions = [], [], []
+        for x in batches:
+            losses.append(float(placed(x)))
+            functions.append(placed.get_concrete_function(x))
+            away.append(len(living_on(there)))
+            placed.restore_variables()
+            away.append(len(living_on(there)))
         return {
             "expected": expected,
             "losses": losses,
             "placed": [len(plan.placements) for plan in placed.plans],
+            "away": away,
+            "is_kept": all(one is functions[0] for one in functions),
         }

@@ -151,9 +151,11 @@ def test_no_time_is_lost_where_what_is_free_is_too_scattered_for_a_buffer_of_its
     assert facts["seconds"] < 5
 
 
-def test_random_numbers_go_on_in_a_smaller_batch_where_variables_have_moved() -> None:
+def test_random_numbers_go_on_in_a_smaller_batch_and_where_variables_were_home_in_between() -> None:
     """Their kernels count the numbers that they gave out; a function of its own has others."""
     facts = run("numbers_go_on", 200)
     assert len(facts["placed"]) == 1
     assert facts["placed"][0] > 0
+    assert facts["away"] == [facts["placed"][0], 0] * len(facts["losses"])
+    assert facts["is_kept"]
     assert facts["losses"] == pytest.approx(facts["expected"], rel=1e-6)

@@ -18,6 +18,7 @@ from tfmem.graph.ir import ARG, Graph, Node, Value
 from tfmem.graph.text import parse
 from tfmem.plan import Fetch, Placement, Plan, Transfer
 from tfmem.planning.order.memory_order import breadth_first
+from tfmem.simulation.original import folded
 from tfmem.simulation.shuffled import shuffled
 from tfmem.simulation.simulate import simulate, step_of
 
@@ -65,6 +66,35 @@ def test_sizes_are_rounded_as_the_allocator_does() -> None:
 def test_a_copy_to_the_host_that_nothing_paces_holds_its_value_until_it_lands() -> None:
     found = simulate(SWAP, SLOW_LINK, evict("d"))  # a ends at 1, lands at 2.5: while c runs
     assert found.timeline.tolist() == [100, 108, 116, 16, 116]
+
+
+def of_a_gpu(name: str, **fields: tuple[int, ...]) -> Graph:
+    """`SWAP`, one of whose kernels reads or makes something in the memory of the host."""
+    nodes = [replace(n, **fields) if n.name == name else n for n in SWAP.nodes]  # type: ignore[arg-type]
+    return Graph(tuple(nodes), SWAP.outputs)
+
+
+def test_what_a_kernel_reads_on_the_host_waits_for_what_is_on_its_way_there() -> None:
+    plain = simulate(SWAP, SLOW_LINK, evict("d"))
+    found = simulate(of_a_gpu("c", on_host=(0,)), SLOW_LINK, evict("d"))
+    lands = 1.0 + 0.5 + 1.0  # a; then b, of 8 bytes, lands for c
+    assert plain.step_seconds == 4.0 + 0.5 + 2.0 + 1.0
+    assert found.step_seconds == lands + 0.5 + 0.08 + 2.0 + 0.5 + 2.0 + 1.0
+
+
+def test_what_is_folded_reads_nothing_on_the_host() -> None:
+    graph = parse("c = Const() [8]\nt = Tile(c:0, c:0) [8]\nr = Relu(t:0) [8]\nreturn r:0")
+    nodes = [replace(node, on_host=(1,) if node.name == "t" else ()) for node in graph.nodes]
+    made = folded(Graph(tuple(nodes), graph.outputs))
+    assert made.by_name["t"].op == "Const"
+    assert not made.form.on_host
+
+
+def test_what_a_kernel_makes_on_the_host_waits_for_what_is_on_its_way_back() -> None:
+    found = simulate(of_a_gpu("c", from_host=(0,)), SLOW_LINK, evict("b"))
+    comes_back = 2.5 + 0.5 + 2.0  # a, which is under way as c ends; then c, for d
+    assert found.step_seconds == comes_back + 0.5 + 0.16 + 2.0
+    assert simulate(SWAP, SLOW_LINK, evict("b")).step_seconds == comes_back + 1.0
 
 
 def test_computation_waits_for_copies_and_hides_them() -> None:

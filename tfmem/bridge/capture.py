@@ -184,7 +184,7 @@ def capture(
     graph = Graph(
         (
             *(_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs),
-            *(reader.node(n) for n in nodes if n.name not in places),
+            *reader.nodes(n for n in nodes if n.name not in places),
         ),
         tuple(graphdefs.parse_value(t.name) for t in concrete.outputs),
     )

@@ -32,14 +32,23 @@ def runs_on(node: NodeDef, kind: str) -> bool:
 
 def host_outputs(node: NodeDef, kind: str) -> frozenset[int]:
     """Outputs that a node's kernel leaves in the memory of the host; most of a GPU's int32 are."""
+    return _in_host_memory(node, kind, "output_arg")
+
+
+def host_inputs(node: NodeDef, kind: str) -> frozenset[int]:
+    """Inputs that a node's kernel reads in the memory of the host; TensorFlow copies them there."""
+    return _in_host_memory(node, kind, "input_arg")
+
+
+def _in_host_memory(node: NodeDef, kind: str, which: str) -> frozenset[int]:
     kernel = _kernel_of(node, kind)
     if kernel is None or not kernel.host_memory_arg:
         return frozenset()
     found: set[int] = set()
     index = 0
-    for output in op_def_registry.get(node.op).output_arg:
-        count = output_count(output, node)
-        if output.name in kernel.host_memory_arg:
+    for arg in getattr(op_def_registry.get(node.op), which):
+        count = output_count(arg, node)
+        if arg.name in kernel.host_memory_arg:
             found.update(range(index, index + count))
         index += count
     return frozenset(found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -69,6 +70,7 @@ class Reader:
         self.bounds = {v: shape for v, shape in late.items() if full(outputs[v].shape) is None}
         self._unknown_nodes: set[str] = set()
         self._held = nesting.Known()
+        self._made_on_host: dict[Value, int] = {}  # by kernels of a GPU: its bytes
         self._most: dict[Value, int] = {}  # bytes of values of unknown shape that have a bound
 
     def node(self, node_def: NodeDef) -> Node:
@@ -94,10 +96,11 @@ class Reader:
                 for i in range(len(sizes))
             )
             sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
+        on_host: tuple[int, ...] = ()
         if device_names.is_gpu(node_def.device):
-            for i, tensor in enumerate(op.outputs):
-                if tensor.dtype == tf.variant or i in kernels.host_outputs(node_def, "GPU"):
-                    sizes[i] = 0
+            there = kernels.host_inputs(node_def, "GPU")
+            on_host = tuple(i for i in sorted(there) if op.inputs[i].dtype != tf.resource)
+            sizes = self._on_gpu(node_def, op, sizes)
         if compiled.is_compiled(node_def):
             given = list(map(self._late, op.inputs))
             self.workspace[node_def.name] = compiled.scratch(node_def, given, self._functions)
@@ -111,8 +114,38 @@ class Reader:
             nbytes=tuple(sizes),
             device=node_def.device,
             rows=by_rows(node_def, self._functions),
+            on_host=on_host,
             **self._study(node_def, op),
         )
+
+    def nodes(self, node_defs: Iterable[NodeDef]) -> tuple[Node, ...]:
+        """The nodes of NodeDefs; what the host makes takes as much as its copies on the device."""
+        made = tuple(map(self.node, node_defs))
+        copied: dict[str, set[int]] = {}
+        for node in made:
+            if device_names.is_gpu(node.device) and node.op not in BODIES:
+                for i, value in enumerate(node.inputs):
+                    if i not in node.on_host and self._made_on_host.get(value):
+                        copied.setdefault(value.node, set()).add(value.index)
+        return tuple(
+            self._with_copies(node, copied[node.name]) if node.name in copied else node
+            for node in made
+        )
+
+    def _on_gpu(self, node_def: NodeDef, op: tf.Operation, sizes: Iterable[int]) -> list[int]:
+        """Sizes of outputs as far as they lie on the device; notes those that the host makes."""
+        made_there, result = kernels.host_outputs(node_def, "GPU"), []
+        for i, (tensor, nbytes) in enumerate(zip(op.outputs, sizes, strict=True)):
+            if i in made_there:
+                self._made_on_host[Value(node_def.name, i)] = nbytes
+            result.append(0 if i in made_there or tensor.dtype == tf.variant else nbytes)
+        return result
+
+    def _with_copies(self, node: Node, indices: Collection[int]) -> Node:
+        nbytes = list(node.nbytes)
+        for i in indices:
+            nbytes[i] = self._made_on_host[Value(node.name, i)]
+        return replace(node, nbytes=tuple(nbytes), from_host=tuple(sorted(indices)))
 
     def input_node(
         self,
@@ -281,7 +314,7 @@ class Reader:
         reader._most |= {v: one.nbytes for v, one in taken.items() if one.nbytes is not None}
         arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)
         body = Graph(
-            (*arg_nodes, *map(reader.node, nodes)),
+            (*arg_nodes, *reader.nodes(nodes)),
             tuple(map(parse_value, outputs)),
         )
         bodies, name = reader.all_bodies(nodes), caller.name

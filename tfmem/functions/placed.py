@@ -1,18 +1,50 @@
-"""The variables that a function's plans placed on the host, and their way home."""
+"""The variables that a function's plans placed on the host, their way home and back again."""
 
 from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tfmem.bridge.forks import check_no_fork
 from tfmem.errors import Error
-from tfmem.runtime import variables
+from tfmem.functions.entry import Entry
+from tfmem.functions.layouts import layouts
+from tfmem.runtime import host, variables
 
 _log = logging.getLogger("tfmem")
+
+Entries = dict[Hashable, Entry]
+"""By the signatures that they are for."""
+
+
+@dataclass(frozen=True)
+class Parked:
+    """What a function has while its variables are home.
+
+    Its rewritten functions are kept, and with them the counters of their random kernels.
+
+    Attributes:
+      original: the tf.function that the entries are of.
+      entries: without tenants.
+      groups: the variables that were placed, by the devices that they were on.
+      devices: those of all variables of the entries when these were made.
+      process: the host process that was running.
+    """
+
+    original: Any
+    entries: Entries
+    groups: Mapping[str, Sequence[Any]]
+    devices: Sequence[tuple[Any, str]]
+    process: Any
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether every variable is where it was when the entries were made."""
+        return all(variable.device == device for variable, device in self.devices)
 
 
 class Placed:
@@ -27,6 +59,12 @@ class Placed:
         """
         self._name, self._told = name, weakref.WeakMethod(has_moved)
         self._before: list[tuple[Any, str]] = []
+        self._parked: Parked | None = None
+
+    @property
+    def parked(self) -> Entries:
+        """The entries that the next call has again."""
+        return self._parked.entries if self._parked else {}
 
     def move(self, groups: Mapping[str, Sequence[Any]]) -> None:
         """Moves variables to the devices that they are grouped under, all or none."""
@@ -50,6 +88,43 @@ class Placed:
         if groups:
             self._tell()
 
+    def park(self, original: Any, entries: Entries) -> None:
+        """Moves all back to where they were, until the next call; raises as `restore`."""
+        if not self._before:
+            return
+        known = {id(entry): entry for entry in entries.values() if not entry.is_stale}
+        groups: dict[str, list[Any]] = {}
+        for variable, _ in self._before:
+            groups.setdefault(variable.device, []).append(variable)
+        captured = [one for entry in known.values() for one in entry.captured.variables.values()]
+        devices = [(variable, variable.device) for variable in captured]
+        kept = {name: replace(entry, tenants=()) for name, entry in known.items()}
+        found = {key: kept[id(entry)] for key, entry in entries.items() if id(entry) in kept}
+        self.restore()
+        for entry in known.values():
+            layouts.move_out(entry.tenants)
+        self._parked = Parked(original, found, groups, devices, host.running())
+
+    def unpark(self) -> tuple[Any, Entries] | None:
+        """Moves variables and lays memory out as when all was parked: what was, if that can be."""
+        parked, self._parked = self._parked, None
+        if parked is None or host.running() is not parked.process:
+            return None
+        groups = {
+            device: [one for one in group if one.device != device]
+            for device, group in parked.groups.items()
+        }
+        try:
+            self.move({device: group for device, group in groups.items() if group})
+        except Error as error:
+            _log.warning("%s: planned again: %s", self._name, error)
+            return None
+        if not parked.is_valid:
+            self.restore()
+            return None
+        made = {id(entry): _again(entry) for entry in parked.entries.values()}
+        return parked.original, {key: made[id(one)] for key, one in parked.entries.items()}
+
     def try_to_restore(self) -> None:
         """Moves all back if they have room there, and says so if not."""
         try:
@@ -69,3 +144,11 @@ class Placed:
     def _tell(self) -> None:
         if (told := self._told()) is not None:
             told()
+
+
+def _again(entry: Entry) -> Entry:
+    """An entry whose variables are on their devices again, with new handles."""
+    found = entry.captured.variables.items()
+    now = {name: weakref.ref(variable.handle) for name, variable in found}
+    captured, tenants = replace(entry.captured, handles=now), layouts.move_in(entry)
+    return replace(entry, captured=captured, tenants=tenants, moves=variables.moves())

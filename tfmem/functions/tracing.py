@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from tfmem.bridge.lines import told
 from tfmem.errors import BudgetError
 from tfmem.functions.arguments import with_passed
 from tfmem.functions.contents import with_contents
+from tfmem.functions.entry import Entry
 from tfmem.functions.failures import failure_of, is_failure, tells_bugs
 from tfmem.functions.resolve import have_room
 from tfmem.options import Options
@@ -62,6 +63,15 @@ def captured(
     with told(concrete.graph):
         found = with_contents(capture(concrete, device=requests[0].device, args=flat))
     return with_passed(found, flat, (args, kwargs))
+
+
+def sharing(known: Sequence[Entry], original: Any, args: Any, kwargs: Any) -> Entry | None:
+    """The entry of the same trace, one with open dimensions, for arguments no smaller."""
+    if not known or any(entry.is_stale for entry in known):
+        return None
+    concrete = original.get_concrete_function(*args, **kwargs)
+    flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
+    return next((entry for entry in known if entry.captured.holds_for(concrete, flat)), None)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ depends on the graph alone (not on order, plan or device) and is made once for e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfmem.errors import Error
@@ -17,6 +17,9 @@ PLAIN, VIEW, READ, UPDATE, ASSIGN, KEPT, HANDLE = range(7)
 """What a node does with buffers: makes new ones (taking inputs over where it may), gives out an
 input's, gives out a variable's, updates variables, lets a variable adopt an input's buffer, gives
 out buffers that live as long as the step, gives out variable handles."""
+
+TINY = 2**8
+"""Bytes of the largest values that no step misses: an allocator hands out no less."""
 
 SMALL = 2**16
 """Bytes of the largest buffers that count as small: chunks of their own serve them, so that where
@@ -54,6 +57,8 @@ class Compact:
       stashes: parts of each value that is a stash (see `Stash`).
       pinned: values that others refer to: nothing is freed by computing them again.
       passed: of nodes whose kernels pass a buffer on, the value that it is (see `Node.passed`).
+      on_host: of kernels on a GPU, the values from there that they read in the memory of the host.
+      from_host: values that such kernels make there, and others read on the GPU.
       lent: of nodes whose kernels may take an input as scratch, that value (see `Node.lent`).
     """
 
@@ -81,6 +86,8 @@ class Compact:
     stashes: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     pinned: set[int] = field(default_factory=set)
     passed: dict[int, int] = field(default_factory=dict)
+    on_host: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    from_host: set[int] = field(default_factory=set)
     lent: dict[int, int] = field(default_factory=dict)
 
     def value(self, number: int) -> Value:
@@ -157,6 +164,7 @@ def _add_values(made: Compact, node: Node, handles: dict[int, int]) -> None:
     for stash in node.stashes:
         made.stashes[len(made.nbytes)] = stash.parts
         made.nbytes.append(stash.nbytes)
+    made.from_host.update(first + index for index in node.from_host)
     if node.passed:
         made.passed[number] = len(made.nbytes)
         made.nbytes.append(node.passed)
@@ -227,6 +235,33 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _R
     made.predecessors.append(tuple(dict.fromkeys(makers + after)))
     pairs = zip(makers, node.inputs, strict=True)
     inputs = references.buffers([first[maker] + value.index for maker, value in pairs])
+    touched = _touched(made, node, facts, inputs, handles)
+    made.variables.append(touched)
+
+    kind, source = _kind_of(node, facts, inputs, handles, touched)
+    if kind == HANDLE and node.op != VARIABLE:
+        handles[first[-2]] = handles[source]
+    made.kind.append(kind)
+    made.source.append(source if kind in (VIEW, ASSIGN, HANDLE) else -1)
+    read = references.with_held(inputs)
+    if facts.passed is not None:
+        read = [*read, *_passed(made, facts.passed, inputs)]
+    made.reads.append(tuple([value for value in read if value not in handles]))
+    if node.on_host:
+        made.on_host[len(made.names) - 1] = _sent(made, [inputs[i] for i in node.on_host])
+    if node.lent is not None:
+        made.lent[len(made.names) - 1] = inputs[node.lent]
+    _add_outputs(made, node, kind, facts, inputs)
+
+
+def _touched(
+    made: Compact,
+    node: Node,
+    facts: ops.Facts,
+    inputs: Sequence[int],
+    handles: Mapping[int, int],
+) -> tuple[int, ...]:
+    """The variables that a node is, reads or updates; notes which are in copy-on-read mode."""
     touched: tuple[int, ...] = ()
     if facts.writes:
         touched = tuple(handles[inputs[i]] for i in facts.writes if inputs[i] in handles)
@@ -239,20 +274,13 @@ def _add_node(made: Compact, node: Node, handles: dict[int, int], references: _R
         made.copied.update(touched if node.rows else ())
     elif node.rows:
         made.copied.update(handles[inputs[i]] for i in node.rows if inputs[i] in handles)
-    made.variables.append(touched)
+    return touched
 
-    kind, source = _kind_of(node, facts, inputs, handles, touched)
-    if kind == HANDLE and node.op != VARIABLE:
-        handles[first[-2]] = handles[source]
-    made.kind.append(kind)
-    made.source.append(source if kind in (VIEW, ASSIGN, HANDLE) else -1)
-    read = references.with_held(inputs)
-    if facts.passed is not None:
-        read = [*read, *_passed(made, facts.passed, inputs)]
-    made.reads.append(tuple([value for value in read if value not in handles]))
-    if node.lent is not None:
-        made.lent[len(made.names) - 1] = inputs[node.lent]
-    _add_outputs(made, node, kind, facts, inputs)
+
+def _sent(made: Compact, values: Iterable[int]) -> tuple[int, ...]:
+    """Those of the values, each once, that are not in the memory of the host already."""
+    once = dict.fromkeys(values)
+    return tuple(value for value in once if made.nbytes[value] and value not in made.from_host)
 
 
 def _passed(made: Compact, number: int, inputs: Sequence[int]) -> Iterator[int]:
@@ -283,7 +311,7 @@ def _kind_of(
         return UPDATE, -1
     if touched and facts.shares is not None:
         return READ, -1
-    if shares is not None and shares < len(inputs):
+    if shares is not None and shares < len(inputs) and not node.from_host:
         return (HANDLE if inputs[shares] in handles else VIEW), inputs[shares]
     return PLAIN, -1
 

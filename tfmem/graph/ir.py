@@ -80,6 +80,10 @@ class Node:
         later; None if there is none.
       rows: indices of inputs whose variables the functions that it runs access by rows (see
         `Facts.is_sparse`); of a function's variable (0,) where the graph around accesses it so.
+      on_host: indices of inputs that its kernel on a GPU reads in the memory of the host, where
+        TensorFlow copies them; handles are not among them.
+      from_host: indices of outputs that its kernel makes in the memory of the host although it runs
+        on a GPU, where TensorFlow copies them for those who read them there.
       stashes: memory that its outputs refer to, made by it or by the functions that it runs.
       holds: (index of an output, value) for each value, or stash of a node, that an output refers
         to, other than its own stashes.
@@ -101,6 +105,8 @@ class Node:
     inplace: tuple[int, ...] = ()
     lent: int | None = None
     rows: tuple[int, ...] = ()
+    on_host: tuple[int, ...] = ()
+    from_host: tuple[int, ...] = ()
     stashes: tuple[Stash, ...] = ()
     holds: tuple[tuple[int, Value], ...] = ()
     same: tuple[tuple[int, Value], ...] = ()

@@ -24,6 +24,7 @@ from tfmem.planning.eviction.schedule import Schedule
 from tfmem.planning.eviction.scores import Scoring
 from tfmem.planning.eviction.to_plan import plan_of
 from tfmem.planning.order.early import (
+    crossings_first,
     movable_nodes,
     shapes_first,
     updates_after_reads,
@@ -324,7 +325,7 @@ def candidate_sets(
     if may_order:
         order = _with_updates(graph, costs, request.device, least_peak)
         order = updates_after_reads(graph, order)
-    orders = [shapes_first(graph, order)]
+    orders = [shapes_first(graph, crossings_first(graph, order))]
     there = variables_on(graph, request.host) if request.host else ()
     levels: list[tuple[str, ...]] = [()]
     if request.host and "place" in request.techniques:
@@ -333,8 +334,8 @@ def candidate_sets(
         yield made(orders[0], (), {})
         levels = levels[1:]
     if levels and may_order:
-        early = updates_first(graph, program_order(graph))
-        orders.append(shapes_first(graph, updates_after_reads(graph, early)))
+        early = updates_after_reads(graph, updates_first(graph, program_order(graph)))
+        orders.append(shapes_first(graph, crossings_first(graph, early)))
     for level in levels:
         away = (*there, *level)
         besides = [moved_nodes(graph, away, by) for by in (costs, None)]

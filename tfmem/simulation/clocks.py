@@ -1,12 +1,14 @@
 """When each node and copy of a program runs.
 
 Four clocks run: the device computes one node after another in the order, the host whichever of its
-nodes has all that it reads, and one copy at a time goes each way between them.
+nodes has all that it reads, and one copy at a time goes each way between them. Some copies no plan
+asks for but kernels of a GPU do, which read or make some values in the memory of the host.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from bisect import bisect_left
 from itertools import accumulate
@@ -44,6 +46,7 @@ def clocks_of(steps: Program, costs: Costs) -> Clocks:
         return Clocks({}, {}, ends, math.fsum(seconds[node] for node in steps.order))
     there = [costs.seconds_on_host(name) for name in graph.priced]
     link, device, finished = _Link(costs), _Device(costs.contention), []
+    asked = _Asked(steps, link, ends)
     host = computed = 0.0
     for step in steps.sequence:
         awaited = steps.waits.get(step, ())
@@ -55,7 +58,9 @@ def clocks_of(steps: Program, costs: Costs) -> Clocks:
                 host = ends[step] = max(host, ready) + there[step]
                 computed += there[step]
             else:
+                ready = max(ready, asked.arrival(step))
                 ends[step] = device.run(ready, seconds[step], link.busy + computed)
+                asked.made(step)
                 finished.append(ends[step])
             continue
         copy = steps.copies[step - nodes]
@@ -65,6 +70,7 @@ def clocks_of(steps: Program, costs: Costs) -> Clocks:
         else:
             link.request(step, ready, steps.nbytes[copy.source])
     link.drain(ends)
+    del ends[len(steps.on_host) :]
     held: dict[int, list[int]] = {}
     landed = {
         number: bisect_left(finished, ends[nodes + number])
@@ -94,6 +100,39 @@ class _Device:
         self.counted = busy
         self.now += idle + lost + seconds
         return self.now
+
+
+class _Asked:
+    """Copies that no plan asks for but kernels of a GPU, of values in the memory of the host.
+
+    A value that the host makes has a number behind those of the steps in `ends`: when it arrives.
+    """
+
+    def __init__(self, steps: Program, link: _Link, ends: list[float]) -> None:
+        self.graph, self.link, self.ends = steps.graph, link, ends
+        self.landed = dict.fromkeys(itertools.chain(*self.graph.on_host.values()), 0.0)
+        self.coming = dict[int, int]()
+
+    def made(self, node: int) -> None:
+        """Begins the copies of what a node has made."""
+        for value in range(self.graph.first[node], self.graph.first[node + 1]):
+            if value in self.landed:
+                self.landed[value] = self.link.send(self.ends[node], self.graph.nbytes[value])
+            if value in self.graph.from_host:
+                self.coming[value] = len(self.ends)
+                self.ends.append(0.0)
+                self.link.request(self.coming[value], self.ends[node], self.graph.nbytes[value])
+
+    def arrival(self, node: int) -> float:
+        """When all that a node reads is where it reads it."""
+        there = self.graph.on_host.get(node, ())
+        found = [self.landed[value] for value in there]
+        found += [
+            self.link.arrival(self.coming[value], self.ends)
+            for value in self.graph.reads[node]
+            if value in self.coming and value not in there
+        ]
+        return max(found, default=0.0)
 
 
 class _Link:

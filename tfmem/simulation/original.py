@@ -37,11 +37,15 @@ def folded(graph: Graph) -> Graph:
     needed |= {value.node for value in graph.outputs}
     needed |= {name for node in graph.nodes for name in node.after}
     nodes = tuple(
-        replace(node, op="Const", inputs=()) if node.inputs and node.name in foldable else node
+        _constant(node) if node.inputs and node.name in foldable else node
         for node in graph.nodes
         if node.name in needed or node.name not in foldable
     )
     return Graph(nodes, graph.outputs)
+
+
+def _constant(node: Node) -> Node:
+    return replace(node, op="Const", inputs=(), on_host=(), from_host=())
 
 
 def _is_pure(node: Node) -> bool:

@@ -115,6 +115,23 @@ def test_a_stash_does_not_cross() -> None:
         rehearse(problem, 17, SWAP_ONLY)
 
 
+def test_tiny_values_that_the_host_makes_stay_for_those_who_run_again() -> None:
+    """To make them anew is another way to the host and back, behind all that is under way."""
+    graph = parse(f"""
+        s = MatMul() [1] @{DEVICE}
+        k = MatMul(s:0) [1] @{DEVICE}
+        r = MatMul(k:0) [8] @{DEVICE}
+        b = MatMul(r:0) [8] @{DEVICE}
+        c = MatMul(b:0) [8] @{DEVICE}
+        d = MatMul(c:0, r:0) [] @{DEVICE}
+        return""")
+    again = names(problem := problem_of_graph(graph), rehearse(problem, 17, Scoring()))
+    assert again == ["s", "k", "r", "b", "c", "s/clone1", "k/clone1", "r/clone1", "d"]
+    nodes = tuple(replace(n, from_host=(0,)) if n.name == "k" else n for n in graph.nodes)
+    problem = problem_of_graph(Graph(nodes, ()))
+    assert names(problem, rehearse(problem, 17, Scoring())) == [*"skrbc", "r/clone1", "d"]
+
+
 def test_what_reads_through_another_node_is_made_again_while_that_is_there() -> None:
     """A clone of `c` reads what `b` passes through, and could not be given a clone of it."""
     graph = parse(f"""

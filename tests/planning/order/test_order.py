@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,7 @@ from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.planning.order import memory_order as orders
-from tfmem.planning.order.early import updates_after_reads, updates_first
+from tfmem.planning.order.early import crossings_first, updates_after_reads, updates_first
 from tfmem.planning.order.pressure import pressure
 from tfmem.planning.order.sweep import backwards, forwards
 from tfmem.planning.request import Request
@@ -239,3 +240,26 @@ def test_updates_run_behind_all_inputs() -> None:
         return y:0""")
     order = updates_first(graph, [node.name for node in graph.nodes])
     assert order == ("a", "u", "x", "p", "q", "y")
+
+
+def test_tiny_values_that_the_host_reads_come_first_with_what_makes_them() -> None:
+    """Seeds of the second dropout, and what the host makes of them; not a size of what is large."""
+    graph = parse("""
+        x = _Arg() [4096] @gpu
+        step = _Variable() [8] @gpu
+        y = Exp(x:0) [4096] @gpu
+        seed = ReadVariableOp(step:0) [8] @gpu
+        pair = Pack(seed:0, seed:0) [16] @gpu
+        key = StatelessRandomGetKeyCounter(pair:0) [8, 16] @gpu
+        z = StatelessRandomUniformV2(key:0, key:1) [4096] @gpu
+        count = Sum(y:0) [4] @gpu
+        t = Tile(z:0, count:0) [4096] @gpu
+        text = AsString(seed:0) [24] @cpu
+        return t:0, text:0""")
+    there = {"key": {"on_host": (0,), "from_host": (0, 1)}, "t": {"on_host": (1,)}}
+    nodes = tuple(replace(n, **there.get(n.name, {})) for n in graph.nodes)
+    order = [node.name for node in nodes]
+    found = crossings_first(Graph(nodes, graph.outputs), order)
+    assert found[:4] == ("step", "seed", "pair", "key")
+    assert found[4:] == tuple(name for name in order if name not in found[:4])
+    assert crossings_first(graph, order)[:2] == ("step", "seed")  # for the text, on the CPU

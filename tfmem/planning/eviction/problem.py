@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from tfmem.costs.types import Costs
-from tfmem.graph.compact import ASSIGN, KEPT, PLAIN, READ, UPDATE, VIEW, Compact
+from tfmem.graph.compact import ASSIGN, KEPT, PLAIN, READ, TINY, UPDATE, VIEW, Compact
 
 
 class EvictionProblem:
@@ -36,7 +36,8 @@ class EvictionProblem:
       uses: positions in the order at which each storage is read, each once.
       is_sent: whether the host reads each storage, so that it crosses in any case.
       begins: seconds at which each position begins, if nothing runs twice; one more at the end.
-      stays: whether each storage is returned by the function.
+      stays: whether each storage stays once it is made: what the function returns, and tiny values
+        that come from the host, for which kernels would wait behind all that is on its way back.
       contents: of the variables that each node reads: (bytes, when they are updated).
       fixed: values that nothing is gained by evicting, or that no pass can name.
       once: views that may not be made again, and views of these.
@@ -73,7 +74,7 @@ class EvictionProblem:
         ]
         self._find_uses()
         self.stays = [False] * len(self.size)
-        for value in form.returned:
+        for value in form.returned | set(filter(self._is_cheap_to_keep, form.from_host)):
             if self.storage[value] >= 0:
                 self.stays[self.storage[value]] = True
         passing = {form.first[n] for n, value in form.passed.items() if form.uses[value]}
@@ -148,6 +149,9 @@ class EvictionProblem:
                 storage = self.storage[value]
                 if storage >= 0 and not self.on_host[form.producer[storage]]:
                     self.is_sent[storage] = True
+
+    def _is_cheap_to_keep(self, value: int) -> bool:
+        return self.form.nbytes[value] <= TINY
 
     def _is_given(self, value: int) -> bool:
         return self.form.is_input[self.form.producer[value]]

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
+from tfmem.graph.compact import TINY
 from tfmem.graph.ir import Value
 from tfmem.plan import Fetch, Placement, Plan, Recomputation, Transfer, clone_name
 from tfmem.planning.eviction.problem import EvictionProblem
@@ -135,7 +136,7 @@ def _prefetched(
     wanted.sort(key=lambda one: one[:3])
     began = list(accumulate((problem.seconds[run.node] for run in schedule.runs), initial=0.0))
     starts = _latest_starts(problem, began, wanted)
-    triggers, first = {}, 0
+    triggers, first = {}, _crossings_end(schedule, problem)
     for (position, earliest, nbytes, key), wished in zip(wanted, starts, strict=True):
         start = position
         while start > max(first, earliest + 1, wished) and room[start - 1] >= nbytes:
@@ -145,6 +146,18 @@ def _prefetched(
         if start == max(first, wished):  # one that had to wait holds up none behind it
             first = start + 1
     return triggers
+
+
+def _crossings_end(schedule: Schedule, problem: EvictionProblem) -> int:
+    """The number of runs before which what tiny values the host makes first are on their way."""
+    form, end = problem.form, 0
+    for number, run in enumerate(schedule.runs):
+        made = problem.outputs(run.node)
+        if any(form.nbytes[value] > TINY for value in made):
+            break
+        if not form.from_host.isdisjoint(made):
+            end = number + 1
+    return end
 
 
 def _latest_starts(

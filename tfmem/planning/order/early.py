@@ -6,10 +6,11 @@ up by its update at once, and a shape read while its value is still there.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-from tfmem.graph.compact import ASSIGN, KEPT, READ, UPDATE, VIEW, Compact
-from tfmem.graph.ir import Graph
+from tfmem.graph.compact import ASSIGN, KEPT, READ, TINY, UPDATE, VIEW, Compact
+from tfmem.graph.ir import Graph, Node
 from tfmem.graph.ops import facts_of
 from tfmem.graph.topology import Countdown, least_first
 
@@ -57,6 +58,54 @@ def shapes_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
                     if not waiting[reader]:
                         todo.append(reader)
     return tuple(result)
+
+
+def crossings_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
+    """The order with tiny values that the host reads first, and what tiny ones they are made of.
+
+    Kernels on a GPU read some inputs in the memory of the host: seeds, sizes, conditions. They wait
+    there for whatever is on its way to the host, such as swapped values, and what the host makes of
+    them waits for all that is on its way back.
+    """
+    form = graph.form
+    closed = _tiny(form)
+    asked = [
+        number
+        for reader, node in enumerate(graph.nodes)
+        for number in _tiny_askers(graph, node, reader, closed)
+    ]
+    first = set[int]()
+    while asked:
+        node = asked.pop()
+        if node not in first:
+            first.add(node)
+            asked += form.predecessors[node]
+    names = {form.names[node] for node in first}
+    return (*(n for n in order if n in names), *(n for n in order if n not in names))
+
+
+def _tiny(form: Compact) -> list[bool]:
+    """Which nodes make and read tiny values alone, as all that they depend on does."""
+    found: list[bool] = []
+    for node, before in enumerate(form.predecessors):
+        made = range(form.first[node], form.first[node + 1])
+        held = (form.handle(variable) for variable in form.variables[node])
+        values = itertools.chain(made, held, form.reads[node])
+        is_tiny = all(form.nbytes[value] <= TINY for value in values)
+        found.append(is_tiny and all(found[other] for other in before))
+    return found
+
+
+def _tiny_askers(graph: Graph, node: Node, number: int, tiny: Sequence[bool]) -> list[int]:
+    """Nodes that make what one reads in the memory of the host; that one, too, if it is tiny."""
+    form = graph.form
+    makers = [form.number[value.node] for value in node.inputs]
+    here = [i for i, maker in enumerate(makers) if graph.nodes[maker].device == node.device]
+    asked = [makers[i] for i in node.on_host if i in here]
+    asked += [maker for i, maker in enumerate(makers) if i not in here]
+    if node.on_host:
+        asked.append(number)
+    return [one for one in asked if tiny[one] and not form.is_input[one]]
 
 
 def updates_after_reads(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
