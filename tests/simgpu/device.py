@@ -67,10 +67,10 @@ class Machine:
 
 
 MACHINES = {
-    "H100, PCIe 5": Machine(67e12, 3.35e12, 51e9),
-    "A10, PCIe 4": Machine(31.2e12, 600e9, 25e9),
-    "T4, PCIe 3": Machine(8.1e12, 320e9, 12.5e9),
     "TITAN X, PCIe 3": Machine(11e12, 480e9, 12.5e9),
+    "T4, PCIe 3": Machine(8.1e12, 320e9, 12.5e9),
+    "A10, PCIe 4": Machine(31.2e12, 600e9, 25e9),
+    "H100, PCIe 5": Machine(67e12, 3.35e12, 51e9),
 }
 
 
