@@ -37,6 +37,7 @@ KNOWS_TENSORFLOW = (
     "tfmem.keras",
     "tfmem.runtime.creation",
     "tfmem.runtime.devices",
+    "tfmem.runtime.buffers",
     "tfmem.runtime.chunks",
     "tfmem.runtime.copies",
     "tfmem.runtime.heap",

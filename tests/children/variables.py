@@ -12,7 +12,7 @@ import tfmem
 from tests.children.host import MIB, raised
 from tfmem.bridge.handles import living_on
 from tfmem.graph import device_names
-from tfmem.runtime import creation, devices, host, memory, variables
+from tfmem.runtime import buffers, creation, devices, host, memory, variables
 
 SHAPE = [3, 32, MIB // 4]  # 96 MiB of float32, in pieces of 32
 NBYTES = 96 * MIB
@@ -159,7 +159,7 @@ def scattered() -> dict[str, Any]:
     several = [tf.zeros([2 * MIB]) for _ in range((limit - used()) // (8 * MIB))]
     del several[::2]
     before, start = used(), time.monotonic()
-    variables.unshare([*large, *small], devices.full_name("CPU:0"))
+    buffers.unshare([*large, *small], devices.full_name("CPU:0"))
     return {"seconds": time.monotonic() - start, "bytes": used() - before, "free": limit - before}
 
 
@@ -173,14 +173,14 @@ def shared() -> dict[str, Any]:
     del begin
     large = tf.Variable(tf.ones([32 * MIB]))
     before = used()
-    variables.unshare([*pair, large], devices.full_name("CPU:0"))
+    buffers.unshare([*pair, large], devices.full_name("CPU:0"))
     after = used()
     pair[0].assign_add(tf.ones([4 * MIB]))
     updated = used()
     read = pair[1].read_value()  # shares the variable's buffer
     plain = used() - updated
     del read
-    variables.copy_reads([pair[1], tf.Variable(1.0)], devices.full_name("CPU:0"))
+    buffers.copy_reads([pair[1], tf.Variable(1.0)], devices.full_name("CPU:0"))
     again = pair[1].read_value()
     copied = used() - updated
     del again

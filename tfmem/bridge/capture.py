@@ -328,15 +328,12 @@ def _place_nodes(
             continue
         node.attr.pop("_class", None)
         node.attr.pop("_output_shapes", None)
-        node.device = graphdefs.merged_device(node.device, device)
         if node.op not in BODIES:
             for source in node.input:
                 if (place := resource_place.get(source.partition(":")[0])) is not None:
                     node.device = place
                     break
-        kind = device_names.kind(node.device)
-        if kind != "CPU" and not kernels.runs_on(node, kind):
-            node.device = device_names.cpu_of(node.device)
+        kernels.place(node, device)
         if node.op in ("Identity", "VarHandleOp") and _is_resource(node):
             resource_place[node.name] = node.device
 

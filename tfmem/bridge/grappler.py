@@ -20,7 +20,7 @@ from tensorflow.core.protobuf import (
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.grappler import cluster, tf_optimizer
 
-from tfmem.bridge import graphdefs
+from tfmem.bridge import kernels
 from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef, functions_of, parse_value
 from tfmem.bridge.inference import whole_numbers
 from tfmem.bridge.inputs import UNSIZED, Input
@@ -47,7 +47,7 @@ def optimize(
     number = {item.name: i for i, item in enumerate(inputs)}
     for node in graph_def.node:
         if (index := number.get(node.name)) is None:
-            node.device = graphdefs.merged_device(node.device, device)
+            kernels.place(node, device)
         else:
             _make_argument(node, inputs[index], index)
             node.device = places[node.name]
@@ -163,7 +163,7 @@ def _place_bodies(graph_def: GraphDef, device: str) -> None:
             handles = {a.name for a in function.signature.input_arg if a.type == resource}
             for inner in function.node_def:
                 if handles.isdisjoint(inner.input) and inner.op not in BODIES:
-                    inner.device = graphdefs.merged_device(inner.device, device)
+                    kernels.place(inner, device)
             waiting += function.node_def
 
 

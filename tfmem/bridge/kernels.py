@@ -16,7 +16,8 @@ import tensorflow as tf
 from tensorflow.python.framework import kernels, op_def_registry
 from tensorflow.python.util import _pywrap_util_port as port
 
-from tfmem.bridge.graphdefs import NodeDef, output_count
+from tfmem.bridge.graphdefs import NodeDef, merged_device, output_count
+from tfmem.graph import device_names
 
 _FOR_ANY = "DEFAULT"
 """Kind of device of kernels that stand for all kinds which have none of their own."""
@@ -28,6 +29,17 @@ def runs_on(node: NodeDef, kind: str) -> bool:
     True for calls of functions, which TensorFlow spreads over devices.
     """
     return op_def_registry.get(node.op) is None or _kernel_of(node, kind) is not None
+
+
+def place(node: NodeDef, device: str) -> None:
+    """Puts a node on a device where the user put it nowhere, or beside it if that has no kernel.
+
+    So does TensorFlow.
+    """
+    node.device = merged_device(node.device, device)
+    kind = device_names.kind(node.device)
+    if kind != "CPU" and not runs_on(node, kind):
+        node.device = device_names.cpu_of(node.device)
 
 
 def host_outputs(node: NodeDef, kind: str) -> frozenset[int]:

@@ -34,7 +34,8 @@ from tfmem.planning import cache
 from tfmem.planning.judge import carry_out, judge
 from tfmem.planning.request import Decision, Request
 from tfmem.planning.search import choose
-from tfmem.runtime import variables
+from tfmem.runtime import buffers
+from tfmem.runtime.buffers import Unsettled
 from tfmem.runtime.locks import alone
 
 _log = logging.getLogger("tfmem")
@@ -52,11 +53,12 @@ def settle(captured: Captured, requests: Iterable[Request]) -> None:
     Each gets a buffer of its own, those that steps access by rows are set to copy-on-read.
     Updates that other threads make meanwhile may be lost.
     """
-    known = captured.variables
-    by_rows = [known[name] for name in captured.graph.form.copied_variables if name in known]
+    rows, known = set(captured.graph.form.copied_variables), captured.variables
+    by_rows = [known[name] for name in rows if name in known]
+    own = [one for name, one in known.items() if name not in rows]
     for request in requests:
-        variables.unshare(known.values(), request.device)
-        variables.copy_reads(by_rows, request.device)
+        buffers.unshare(own, request.device)
+        buffers.copy_reads(by_rows, request.device)
 
 
 @tells_bugs
@@ -77,8 +79,8 @@ def as_devices_are(
         if is_fed(request.device):
             Feeds().settle()
         learned = 0 if options.strategy else unforeseen(captured, request)
-        missing = () if is_settled else variables.missing_bytes(own, request.device)
-        with stand_ins(captured, request.device, missing) as held:
+        later = Unsettled() if is_settled else buffers.unsettled(own, request.device)
+        with stand_ins(captured, request.device, later.missing) as held:
             beside = bytes_beside(captured, request)
             counted = replace(
                 request,
@@ -87,7 +89,7 @@ def as_devices_are(
                 sources=captured.known_sources,
             )
             where = partial(lying, captured, request.device, held)
-            found.append(with_room(counted, where))
+            found.append(with_room(counted, where, later.copied))
     return tuple(found)
 
 

@@ -18,7 +18,9 @@ from tfmem.options import Options
 from tfmem.planning.request import Decision, Request
 from tfmem.runtime import creation, devices, heap, memory
 from tfmem.runtime import host as host_module
+from tfmem.runtime.chunks import Chunk
 from tfmem.runtime.heap import Heap
+from tfmem.simulation.allocator import Bfc
 from tfmem.simulation.replay import PIECE
 from tfmem.units import format_bytes
 
@@ -149,7 +151,11 @@ def check_host_memory(decision: Decision) -> None:
         )
 
 
-def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> Request:
+def with_room(
+    request: Request,
+    where: Callable[[Heap], tuple[Lying, ...]],
+    copied: Sequence[tuple[Chunk, int]] = (),
+) -> Request:
     """The request with the chunks that its device's allocator has free, and arguments among them.
 
     What it may still take from the system it takes now, as one region, before probes and steps make
@@ -159,6 +165,7 @@ def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> R
     Args:
       request: for the device.
       where: tells between which of the free chunks arguments lie.
+      copied: chunks and bytes of variables that are copied before the first step.
     """
     limit, region = memory.device_limit(request.device), memory.region_bytes(request.device)
     may_grow = limit is None or (region is None and _is_far(limit, request))
@@ -173,8 +180,33 @@ def with_room(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> R
         _log.warning("%s: %s", request.device, _UNTOLD)
         current, _ = memory.memory_info(request.device)
         return replace(request, room=(max(GRAIN, (region or limit) - current),))
-    room = *found.free, *([found.unclaimed] if found.unclaimed else [])
-    return replace(request, room=room, lying=where(found))
+    then = _after_copies(found, copied)
+    room = *then.free, *([then.unclaimed] if then.unclaimed else [])
+    beside = request.bytes_beside + then.in_use - found.in_use
+    return replace(request, room=room, lying=where(then), bytes_beside=beside)
+
+
+def _after_copies(found: Heap, copied: Sequence[tuple[Chunk, int]]) -> Heap:
+    """A heap after variables with buffers of their own were copied, and back into their places.
+
+    As `buffers.unshare` does; what has grown together with a free neighbour is another place.
+    """
+    allocator = Bfc(room=())
+    own = allocator.place(
+        dict(zip(found.begins, found.free, strict=True)),
+        {chunk.begin: chunk.nbytes for chunk, _ in copied},
+    )
+    before = allocator.in_use
+    for place, (_, nbytes) in zip(own, copied, strict=True):
+        size = max(1, -(-nbytes // GRAIN)) * GRAIN
+        for _ in range(2):
+            if allocator.has(size):
+                other = allocator.allocate(size)
+                allocator.release(place)
+                place = other
+    free = dict(sorted((begin, size) for size, begin in allocator.free_places))
+    in_use = found.in_use + allocator.in_use - before
+    return Heap(in_use, tuple(free.values()), tuple(free), found.unclaimed)
 
 
 def _among_holes(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> Request:

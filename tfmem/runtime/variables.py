@@ -12,7 +12,6 @@ nobody looks. That is why a move also gives every live function the new handle.
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -21,7 +20,7 @@ from typing import Any
 from tfmem.bridge import handles
 from tfmem.errors import Error
 from tfmem.graph import device_names
-from tfmem.runtime import chunks, devices, heap, memory
+from tfmem.runtime import devices
 from tfmem.runtime import host as host_module
 from tfmem.runtime.locks import SharedLock, uninterrupted
 
@@ -177,95 +176,6 @@ def _recovered() -> Recovered | None:
         process.copies.fill(twin, variable)
     handles.bind(copied, twins)
     return Recovered(len(copied), tuple(sorted(str(one.name) for one in lost)))
-
-
-def unshare(variables: Iterable[Any], device: str) -> None:
-    """Gives each variable on a device a buffer of its own, of its allocator; values stay.
-
-    Variables that begin alike, such as the slots of an optimizer, may share one buffer, of which
-    TensorFlow makes a copy at the first update of each. That is in the middle of a step, so the
-    copies lie scattered for good and tensors no longer pack between them: six dense layers of
-    Keras 3 with Adam took 50.1 MiB a step where 44.8 do. Those made of NumPy arrays may lie in
-    NumPy's memory, where nothing counts them.
-
-    Nothing is done where the allocator keeps no statistics, nor for a variable that is not
-    initialised, of a type that the device does not copy, or so large that there is no room for a
-    second one: TensorFlow looks for it for ten seconds, for each variable anew.
-    """
-    here = [one for one in variables if one.device == device]
-    try:
-        in_use, _ = memory.memory_info(device)
-    except Error:
-        return
-    limit = memory.device_limit(device)
-    if limit is not None and in_use + 2 * sum(map(handles.nbytes, here)) > limit:
-        here = _with_room(here, device)
-    for variable in here:
-        _copy_buffer(variable)
-
-
-def _with_room(variables: Iterable[Any], device: str) -> list[Any]:
-    """Those for each of which there is a free chunk beside the others', the first ones first."""
-    found = heap.measured(device)
-    if found is None:
-        return []
-    free, chosen = sorted((*found.free, found.unclaimed)), []
-    for variable in variables:
-        nbytes = handles.nbytes(variable)
-        if (place := bisect_left(free, max(1, nbytes))) < len(free):
-            chunk = free.pop(place)
-            insort(free, chunk - nbytes if chunk >= 2 * nbytes else 0)
-            chosen.append(variable)
-    return chosen
-
-
-def missing_bytes(variables: Iterable[Any], device: str) -> tuple[int, ...]:
-    """Bytes of each buffer that `unshare` makes for variables that have none of their own.
-
-    Variables that are accessed by rows tell nothing: their reads are copies. Nor does one that is
-    so large that a copy might have no room.
-    """
-    import tensorflow as tf
-
-    seen, found, limit = set[int](), [], memory.device_limit(device)
-    for variable in (one for one in variables if one.device == device and one.is_initialized()):
-        if limit is None or memory.memory_info(device)[0] + handles.nbytes(variable) > limit:
-            continue
-        with tf.init_scope(), tf.device(device), contextlib.suppress(tf.errors.OpError):
-            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-            begin = chunks.begin_of(device, value)
-            if begin is None:
-                continue
-            if begin in seen or not chunks.holds(device, value):
-                found.append(handles.nbytes(variable))
-            seen.add(begin)
-    return tuple(found)
-
-
-def copy_reads(variables: Iterable[Any], device: str) -> None:
-    """Sets variables on a device to copy-on-read, as the first access by rows does; values stay.
-
-    Whole reads of such a variable are copies from then on. A first step in which it is read before
-    it is accessed by rows would do without them, so everything would lie elsewhere than in all
-    later steps, for which the plan was made (Keras 3 embeddings with SGD were out of memory in
-    their first step).
-    """
-    import tensorflow as tf
-
-    for variable in (one for one in variables if one.device == device and one.shape.rank):
-        with tf.init_scope(), tf.device(device), contextlib.suppress(tf.errors.OpError):
-            tf.raw_ops.ResourceGather(
-                resource=variable.handle, indices=tf.zeros([0], tf.int32), dtype=variable.dtype
-            )
-
-
-def _copy_buffer(variable: Any) -> None:
-    import tensorflow as tf
-
-    with tf.init_scope(), tf.device(variable.device), contextlib.suppress(tf.errors.OpError):
-        shared = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-        own = tf.raw_ops.DeepCopy(x=shared)
-        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=own)
 
 
 def _twin(variable: Any, device: str) -> Any:

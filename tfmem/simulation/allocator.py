@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tfmem.costs.types import GRAIN, HOLE, WALLS
@@ -84,6 +84,20 @@ class Bfc:
         self.reserved += sum(sizes)
         self.in_use += sum(sizes)
         return chunks
+
+    def place(self, free: Mapping[int, int], used: Mapping[int, int]) -> list[Chunk]:
+        """Chunks by address and bytes: those that are free, and those in use, which it returns."""
+        made = [Chunk(*one) for one in sorted((*free.items(), *used.items()))]
+        for one, other in itertools.pairwise(made):
+            if one.begin + one.size == other.begin:
+                one.after, other.before = other, one
+        by_address = {chunk.begin: chunk for chunk in made}
+        for begin in used:
+            by_address[begin].is_free = False
+        for begin in free:
+            self._insert(by_address[begin])
+        self.in_use += sum(used.values())
+        return [by_address[begin] for begin in used]
 
     def has(self, size: int) -> bool:
         """Whether a free chunk takes a request of so many bytes."""
