@@ -59,6 +59,9 @@ COMPARED = (16, 8, 4, 0)
 """Numbers of the limits by which orders are compared: from a quarter of the bytes above those that
 stay to all of them."""
 
+MUCH_FASTER = 0.9
+"""Part of the seconds of another order that one takes which is looked at, too. More plans longer."""
+
 MOSTLY_HIDDEN = 0.2
 """Part of the seconds of copies that counts where most are taken to be hidden behind computation.
 Less swaps more readily. Would change if schedules told which copies are hidden."""
@@ -340,17 +343,25 @@ def candidate_sets(
         away = (*there, *level)
         besides = [moved_nodes(graph, away, by) for by in (costs, None)]
         for beside in besides if besides[0] != besides[1] else besides[:1]:
-            yield _faster([made(order, away, beside) for order in orders])
+            yield from _faster([made(order, away, beside) for order in orders])
 
 
-def _faster(found: Sequence[Candidates]) -> Candidates:
-    """Those whose order is the faster one under the tightest limit that any of them can keep."""
+def _faster(found: Sequence[Candidates]) -> list[Candidates]:
+    """Those whose order is the faster one under the tightest limit that any of them can keep.
+
+    Also those that are much faster where the limit is the least unlimited peak: an order that takes
+    little by itself may be one that no eviction makes smaller.
+    """
     least = min(found, key=lambda one: one.unlimited.peak_bytes)
+    chosen = least
     for limit in map(least.limit, COMPARED):
         seconds = [one.seconds_within(limit) for one in found]
         if min(seconds) < math.inf:
-            return found[seconds.index(min(seconds))]
-    return least
+            chosen = found[seconds.index(min(seconds))]
+            break
+    loose = least.limit(0)
+    is_slow = least.seconds_within(loose) < MUCH_FASTER * chosen.seconds_within(loose)
+    return [chosen, least] if is_slow else [chosen]
 
 
 def _with_updates(
