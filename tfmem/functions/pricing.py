@@ -17,6 +17,7 @@ from tfmem.costs.types import Costs, Feed, Link, Measured, Rates
 from tfmem.graph.device_names import is_gpu
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan, moved_with
+from tfmem.planning.placement import variables_on
 from tfmem.planning.request import Request
 from tfmem.runtime.devices import lanes
 from tfmem.runtime.limited import is_out_of_memory
@@ -49,7 +50,7 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         host and the link are probed (once on each machine), and seconds measured before are used.
     """
     is_static = profile == "static" or request.budget is None
-    has_host = not is_static and bool(request.host and request.techniques & {"swap", "place"})
+    has_host = not is_static and _crosses(graph, request)
     costs = static_costs(
         graph,
         flops=captured.flops,
@@ -70,6 +71,14 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         costs = with_link(costs, link) if link else costs
     known = measured(graph, request)
     return with_measured(costs, graph, known) if known else costs
+
+
+def _crosses(graph: Graph, request: Request) -> bool:
+    """Whether values may cross between the device and its host."""
+    if not request.host:
+        return False
+    may_cross = bool(request.techniques & {"swap", "place"})
+    return may_cross or bool(variables_on(graph, request.host))
 
 
 def _feed(captured: Captured, costs: Costs, request: Request) -> Feed:

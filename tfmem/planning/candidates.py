@@ -60,7 +60,7 @@ COMPARED = (16, 8, 4, 0)
 stay to all of them."""
 
 MUCH_FASTER = 0.9
-"""Part of the seconds of another order that one takes which is looked at, too. More plans longer."""
+"""Part of another order's seconds that one takes which is looked at, too. More plans longer."""
 
 MOSTLY_HIDDEN = 0.2
 """Part of the seconds of copies that counts where most are taken to be hidden behind computation.
