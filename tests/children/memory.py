@@ -312,3 +312,28 @@ def no_room_for_variables() -> tuple[str, str, int]:
     except tfmem.Error as error:
         return type(error).__name__, str(error), len(optimized.plans)
     return "", "", len(optimized.plans)
+
+
+def copied_back() -> dict[str, Any]:
+    """Free chunks and bytes in use as variables were copied, and as that was foreseen."""
+    import tensorflow as tf
+
+    from tfmem.functions.resolve import _after_copies
+    from tfmem.runtime import buffers, devices, heap
+
+    device, sizes = devices.full_name("CPU:0"), (480, 160, 1000, 160, 70, 480, 310)
+    made = [tf.Variable(tf.random.stateless_normal([kib, 256], [kib, 1])) for kib in sizes]
+    expected = [variable.numpy() for variable in made]
+    del made[1], made[3], expected[1], expected[3]  # among them, and beside others
+    later, before = buffers.unsettled(made, device), heap.measured(device)
+    assert before is not None
+    foreseen = _after_copies(before, later.copied)
+    buffers.unshare(made, device)
+    after = heap.measured(device)
+    assert after is not None
+    return {
+        "count": [len(later.missing), len(later.copied)],
+        "foreseen": [foreseen.begins, foreseen.free, foreseen.in_use],
+        "after": [after.begins, after.free, after.in_use],
+        "equal": all((v.numpy() == e).all() for v, e in zip(made, expected, strict=True)),
+    }

@@ -10,6 +10,8 @@ from tfmem.functions import resolve
 from tfmem.plan import Plan
 from tfmem.planning.request import Decision, Request
 from tfmem.runtime import host
+from tfmem.runtime.chunks import Chunk
+from tfmem.runtime.heap import Heap
 from tfmem.simulation.simulate import Simulation
 
 GIB = 2**30
@@ -47,3 +49,21 @@ def test_what_the_original_has_on_the_host_is_not_counted_again(
     resolve.check_host_memory(Decision(plan, on_host(500), on_host(600), 0))
     with pytest.raises(HostMemoryError, match=r"the plan needs 101 B more on .* where 100 B are"):
         resolve.check_host_memory(Decision(plan, on_host(500), on_host(601), 0))
+
+
+@pytest.mark.parametrize(
+    ("free", "chunk", "expected"),
+    [
+        ({0: 4096}, (8192, 1024), {0: 4096}),  # back in its place
+        ({0: 1536}, (8192, 1024), {0: 1536}),  # of a chunk that is handed out whole meanwhile
+        ({0: 4096}, (4096, 1024), {0: 1024, 2048: 3072}),  # which has grown together with another
+        ({0: 512}, (8192, 1024), {0: 512}),  # no copy has room
+    ],
+)
+def test_a_variable_that_is_copied_goes_back_unless_its_place_has_grown(
+    free: dict[int, int], chunk: tuple[int, int], expected: dict[int, int]
+) -> None:
+    found = Heap(10_000, tuple(free.values()), tuple(free), 0)
+    after = resolve._after_copies(found, [(Chunk(*chunk, is_sure=True), chunk[1])])
+    assert dict(zip(after.begins, after.free, strict=True)) == expected
+    assert after.in_use == 10_000

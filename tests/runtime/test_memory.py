@@ -220,3 +220,12 @@ def test_what_would_be_folded_is_not_kept_on_the_device():
     assert found["after"] - found["before"] < MIB  # the folded one would have 8 MiB
     assert found["peak"] <= found["budget"]
     assert found["predicted"] == pytest.approx(found["peak"], rel=0.03)
+
+
+def test_what_is_free_once_variables_were_copied_is_foreseen():
+    outcome = run(memory.copied_back)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    found = outcome.result
+    assert found["count"] == [0, 5]
+    assert found["foreseen"] == found["after"]
+    assert found["equal"]

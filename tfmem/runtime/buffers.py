@@ -63,7 +63,8 @@ class Unsettled:
 
     Attributes:
       missing: bytes of each buffer that it makes for those that have none of their own.
-      copied: the chunk and the bytes of each of those that have, in order.
+      copied: the chunk and the bytes of each of those that have, in order; not of small ones, for
+        which small chunks are free is not known.
     """
 
     missing: tuple[int, ...] = ()
@@ -91,7 +92,7 @@ def unsettled(variables: Iterable[Any], device: str) -> Unsettled:
             chunk = chunks.chunk_of(device, value) if chunks.holds(device, value) else None
             if begin in seen or chunk is None:
                 missing.append(handles.nbytes(variable))
-            else:
+            elif handles.nbytes(variable) >= heap.LEAST_CHUNK:
                 copied.append((chunk, handles.nbytes(variable)))
             seen.add(begin)
     return Unsettled(tuple(missing), tuple(copied))
