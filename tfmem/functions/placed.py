@@ -103,7 +103,8 @@ class Placed:
         self.restore()
         for entry in known.values():
             layouts.move_out(entry.tenants)
-        self._parked = Parked(original, found, groups, devices, host.running())
+        if found:
+            self._parked = Parked(original, found, groups, devices, host.running())
 
     def unpark(self) -> tuple[Any, Entries] | None:
         """Moves variables and lays memory out as when all was parked: what was, if that can be."""

@@ -182,7 +182,7 @@ def with_room(
         return replace(request, room=(max(GRAIN, (region or limit) - current),))
     then = _after_copies(found, copied)
     room = *then.free, *([then.unclaimed] if then.unclaimed else [])
-    beside = request.bytes_beside + then.in_use - found.in_use
+    beside = max(0, request.bytes_beside + then.in_use - found.in_use)
     return replace(request, room=room, lying=where(then), bytes_beside=beside)
 
 
