@@ -276,7 +276,17 @@ def write(book: Book, folder: Path, path: Path, only: Sequence[str] = ()) -> Non
             f"## {title[0].upper()}{title[1:]}\n\n{text}\n\n{command}: {minutes:.0f} minutes"
         )
         left = [other for other in SECTIONS if other not in list(chosen)[: len(parts)]]
-        path.write_text("\n\n".join([_head(left, book.spent), *parts]) + "\n", encoding="utf-8")
+        page = "\n\n".join([_head(left, book.spent), *parts, ELSEWHERE])
+        path.write_text(f"{page}\n", encoding="utf-8")
+
+
+ELSEWHERE = """## At the ratios of real GPUs
+
+*Simulated*: the five models on a device whose kernels, memory and link are as fast, next to one
+another, as those of four real machines. [All figures](docs/measured/simulated_gpu.md), by
+`python -m tests.simgpu.figures`.
+
+![steps over plain's and what plans are made of, by machine](docs/measured/simulated_gpu.png)"""
 
 
 def _head(left: Sequence[str], spent: float) -> str:
