@@ -58,6 +58,9 @@ def test_what_the_original_has_on_the_host_is_not_counted_again(
         ({0: 1536}, (8192, 1024), {0: 1536}),  # of a chunk that is handed out whole meanwhile
         ({0: 4096}, (4096, 1024), {0: 1024, 2048: 3072}),  # which has grown together with another
         ({0: 512}, (8192, 1024), {0: 512}),  # no copy has room
+        ({0: 4096}, (0, 4096), {0: 4096}),  # another thread has let go of it meanwhile
+        ({1024: 4096}, (512, 1024), {1024: 4096}),
+        ({1024: 4096}, (4096, 2048), {1024: 4096}),
     ],
 )
 def test_a_variable_that_is_copied_goes_back_unless_its_place_has_grown(

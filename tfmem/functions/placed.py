@@ -90,6 +90,7 @@ class Placed:
 
     def park(self, original: Any, entries: Entries) -> None:
         """Moves all back to where they were, until the next call; raises as `restore`."""
+        check_no_fork()
         if not self._before:
             return
         known = {id(entry): entry for entry in entries.values() if not entry.is_stale}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -191,7 +192,7 @@ def _after_copies(found: Heap, copied: Sequence[tuple[Chunk, int]]) -> Heap:
 
     As `buffers.unshare` does; what has grown together with a free neighbour is another place.
     """
-    allocator = Bfc(room=())
+    allocator, copied = Bfc(room=()), list(_still_in_use(found, copied))
     own = allocator.place(
         dict(zip(found.begins, found.free, strict=True)),
         {chunk.begin: chunk.nbytes for chunk, _ in copied},
@@ -207,6 +208,20 @@ def _after_copies(found: Heap, copied: Sequence[tuple[Chunk, int]]) -> Heap:
     free = dict(sorted((begin, size) for size, begin in allocator.free_places))
     in_use = found.in_use + allocator.in_use - before
     return Heap(in_use, tuple(free.values()), tuple(free), found.unclaimed)
+
+
+def _still_in_use(found: Heap, copied: Sequence[tuple[Chunk, int]]) -> Iterator[tuple[Chunk, int]]:
+    """Those that overlap neither what is free nor one another: threads may have let go of some."""
+    taken = sorted(zip(found.begins, found.free, strict=True))
+    for chunk, nbytes in copied:
+        place = bisect(taken, (chunk.begin, 0))
+        before, after = taken[place - 1 : place], taken[place : place + 1]
+        ends = [begin + size for begin, size in before]
+        if all(end <= chunk.begin for end in ends) and all(
+            begin >= chunk.end for begin, _ in after
+        ):
+            taken.insert(place, (chunk.begin, chunk.nbytes))
+            yield chunk, nbytes
 
 
 def _among_holes(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> Request:
