@@ -379,10 +379,16 @@ def numbers_go_on() -> dict[str, Any]:
             away.append(len(living_on(there)))
             placed.restore_variables()
             away.append(len(living_on(there)))
-        return {
-            "expected": expected,
-            "losses": losses,
-            "placed": [len(plan.placements) for plan in placed.plans],
-            "away": away,
-            "is_kept": all(one is functions[0] for one in functions),
-        }
+        counts = [len(plan.placements) for plan in placed.plans]
+    with tfmem.host_process():  # another one, for which everything is made anew
+        is_anew = placed.get_concrete_function(batches[0]) is not functions[0]
+        last = float(placed(batches[0]))
+        placed.restore_variables()
+    return {
+        "expected": expected,
+        "losses": losses,
+        "placed": counts,
+        "away": away,
+        "is_kept": all(one is functions[0] for one in functions),
+        "anew": [is_anew, last < losses[-1]],
+    }

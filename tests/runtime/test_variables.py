@@ -158,4 +158,5 @@ def test_random_numbers_go_on_in_a_smaller_batch_and_where_variables_were_home_i
     assert facts["placed"][0] > 0
     assert facts["away"] == [facts["placed"][0], 0] * len(facts["losses"])
     assert facts["is_kept"]
+    assert facts["anew"] == [True, True]
     assert facts["losses"] == pytest.approx(facts["expected"], rel=1e-6)

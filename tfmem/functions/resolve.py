@@ -215,11 +215,9 @@ def _still_in_use(found: Heap, copied: Sequence[tuple[Chunk, int]]) -> Iterator[
     taken = sorted(zip(found.begins, found.free, strict=True))
     for chunk, nbytes in copied:
         place = bisect(taken, (chunk.begin, 0))
-        before, after = taken[place - 1 : place], taken[place : place + 1]
-        ends = [begin + size for begin, size in before]
-        if all(end <= chunk.begin for end in ends) and all(
-            begin >= chunk.end for begin, _ in after
-        ):
+        before = max((begin + size for begin, size in taken[place - 1 : place]), default=0)
+        after = min((begin for begin, _ in taken[place : place + 1]), default=chunk.end)
+        if before <= chunk.begin and chunk.end <= after:
             taken.insert(place, (chunk.begin, chunk.nbytes))
             yield chunk, nbytes
 
