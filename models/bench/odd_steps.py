@@ -54,7 +54,10 @@ def descended(
         with tf.GradientTape() as tape:
             loss = loss_of(*batch)
         for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-            weight.assign_sub(0.05 * gradient)
+            if isinstance(gradient, tf.IndexedSlices):
+                weight.scatter_sub(gradient)
+            else:
+                weight.assign_sub(0.05 * gradient)
         return loss
 
     return step

@@ -69,7 +69,7 @@ def trained() -> dict[str, Any]:
 
 def _compared(step: Step, case: Case) -> dict[str, Any]:
     began = [variable.numpy() for variable in step.variables]
-    expected, plain = _run(tf.function(step.function), step, COUNT)
+    expected, plain = _run(tf.function(step.function), step)
     for variable, value in zip(step.variables, began, strict=True):
         variable.assign(value)
     budget = int(case.share * max(plain))
@@ -79,7 +79,7 @@ def _compared(step: Step, case: Case) -> dict[str, Any]:
     except BudgetError as error:
         budget = int(ABOVE_LEAST * (error.least_bytes or budget))
         planned = tfmem.optimize(step.function, budget=budget, **case.options)
-    again, peaks = _run(planned, step, COUNT)
+    again, peaks = _run(planned, step)
     plan = planned.plans[-1]
     return {
         "plain": max(plain),
@@ -93,12 +93,10 @@ def _compared(step: Step, case: Case) -> dict[str, Any]:
     }
 
 
-def _run(
-    function: Callable[..., Any], step: Step, count: int
-) -> tuple[list[np.ndarray[Any, Any]], list[int]]:
+def _run(function: Callable[..., Any], step: Step) -> tuple[list[np.ndarray[Any, Any]], list[int]]:
     """All numbers that come of a few steps, and the peak of each."""
     found, peaks = [], []
-    for _ in range(count):
+    for _ in range(COUNT):
         gc.collect()
         memory.reset_peak("GPU:0")
         made = function(*step.args)

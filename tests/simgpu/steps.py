@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from models.bench.odd_steps import descended
+
 ROWS, WIDTH = 1024, 128
 """Of a batch: half a megabyte of float32."""
 
@@ -49,18 +51,14 @@ def descent(
     loss_of: Callable[..., tf.Tensor], variables: Sequence[tf.Variable], *args: tf.Tensor
 ) -> Step:
     """A step of gradient descent."""
+    return Step(descended(loss_of, variables), args, variables)
 
-    def step(*args: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            loss = loss_of(*args)
-        for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
-            if isinstance(gradient, tf.IndexedSlices):
-                variable.scatter_sub(gradient)
-            else:
-                variable.assign_sub(0.05 * gradient)
-        return loss
 
-    return Step(step, args, variables)
+def through(matrices: Sequence[tf.Variable], x: tf.Tensor) -> tf.Tensor:
+    """What dense layers make of their input."""
+    for matrix in matrices:
+        x = tf.nn.relu(x @ matrix)
+    return x
 
 
 def chain(
@@ -145,12 +143,10 @@ def a_loop() -> Step:
     matrices = weights(*[(WIDTH, WIDTH)] * 8)
 
     def loss_of(x: tf.Tensor) -> tf.Tensor:
-        for matrix in matrices:
-            x = tf.nn.relu(x @ matrix)
         (y,) = tf.while_loop(
             lambda y: tf.reduce_sum(y) > -1e9,
             lambda y: (tf.tanh(y @ matrices[0]),),
-            (x,),
+            (through(matrices, x),),
             maximum_iterations=3,
         )
         return tf.reduce_mean(y**2)
@@ -301,10 +297,7 @@ def adam() -> Step:
 
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            y = x
-            for matrix in matrices:
-                y = tf.nn.relu(y @ matrix)
-            loss = tf.reduce_mean(y**2)
+            loss = tf.reduce_mean(through(matrices, x) ** 2)
         gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, matrices), 1.0)
         for matrix, mean, square, gradient in zip(matrices, *slots, gradients, strict=True):
             mean.assign(0.9 * mean + 0.1 * gradient)
@@ -322,10 +315,7 @@ def gathered_gradients() -> Step:
 
     def step(x: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
-            y = x
-            for matrix in matrices:
-                y = tf.nn.relu(y @ matrix)
-            loss = tf.reduce_mean(y**2)
+            loss = tf.reduce_mean(through(matrices, x) ** 2)
         for total, gradient in zip(sums, tape.gradient(loss, matrices), strict=True):
             total.assign_add(gradient)
         if tf.equal(count.assign_add(1) % 2, 0):

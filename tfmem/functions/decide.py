@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
+from typing import Any
 
 from tqdm import tqdm
 
@@ -53,12 +54,17 @@ def settle(captured: Captured, requests: Iterable[Request]) -> None:
     Each gets a buffer of its own, those that steps access by rows are set to copy-on-read.
     Updates that other threads make meanwhile may be lost.
     """
-    rows, known = set(captured.graph.form.copied_variables), captured.variables
-    by_rows = [known[name] for name in rows if name in known]
-    own = [one for name, one in known.items() if name not in rows]
+    own, by_rows = _by_access(captured)
     for request in requests:
         buffers.unshare(own, request.device)
         buffers.copy_reads(by_rows, request.device)
+
+
+def _by_access(captured: Captured) -> tuple[list[Any], list[Any]]:
+    """The captured variables that are read and updated whole, and those accessed by rows."""
+    rows, known = set(captured.graph.form.copied_variables), captured.variables.items()
+    own = [one for name, one in known if name not in rows]
+    return own, [one for name, one in known if name in rows]
 
 
 @tells_bugs
@@ -73,8 +79,7 @@ def as_devices_are(
     """
     gc.collect()
     found = []
-    by_rows = set(captured.graph.form.copied_variables)
-    own = [one for name, one in captured.variables.items() if name not in by_rows]
+    own, _ = _by_access(captured)
     for request in requests:
         if is_fed(request.device):
             Feeds().settle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,9 +68,14 @@ class Placed:
 
     def move(self, groups: Mapping[str, Sequence[Any]]) -> None:
         """Moves variables to the devices that they are grouped under, all or none."""
-        if groups:
-            self._before += [(one, one.device) for group in groups.values() for one in group]
-            variables.move_groups(groups)
+        away = {
+            device: found
+            for device, group in groups.items()
+            if (found := [one for one in group if one.device != device])
+        }
+        if away:
+            self._before += [(one, one.device) for group in away.values() for one in group]
+            variables.move_groups(away)
             self._tell()
 
     def restore(self) -> None:
@@ -80,9 +85,7 @@ class Placed:
           tfmem.Error: they have no room there; nothing has moved.
         """
         check_no_fork()
-        groups: dict[str, list[Any]] = {}
-        for variable, device in self._before:
-            groups.setdefault(device, []).append(variable)
+        groups = _grouped(self._before)
         variables.move_groups(groups)
         self._before.clear()
         if groups:
@@ -93,39 +96,29 @@ class Placed:
         check_no_fork()
         if not self._before:
             return
-        known = {id(entry): entry for entry in entries.values() if not entry.is_stale}
-        groups: dict[str, list[Any]] = {}
-        for variable, _ in self._before:
-            groups.setdefault(variable.device, []).append(variable)
-        captured = [one for entry in known.values() for one in entry.captured.variables.values()]
-        devices = [(variable, variable.device) for variable in captured]
-        kept = {name: replace(entry, tenants=()) for name, entry in known.items()}
-        found = {key: kept[id(entry)] for key, entry in entries.items() if id(entry) in kept}
+        kept = {key: entry for key, entry in entries.items() if not entry.is_stale}
+        captured = [one for entry in kept.values() for one in entry.captured.variables.values()]
+        devices = [(one, one.device) for one in captured]
+        groups = _grouped((one, one.device) for one, _ in self._before)
         self.restore()
-        for entry in known.values():
-            layouts.move_out(entry.tenants)
-        if found:
-            self._parked = Parked(original, found, groups, devices, host.running())
+        if kept:
+            made = _changed(kept, _without_tenants)
+            self._parked = Parked(original, made, groups, devices, host.running())
 
     def unpark(self) -> tuple[Any, Entries] | None:
         """Moves variables and lays memory out as when all was parked: what was, if that can be."""
         parked, self._parked = self._parked, None
         if parked is None or host.running() is not parked.process:
             return None
-        groups = {
-            device: [one for one in group if one.device != device]
-            for device, group in parked.groups.items()
-        }
         try:
-            self.move({device: group for device, group in groups.items() if group})
+            self.move(parked.groups)
         except Error as error:
             _log.warning("%s: planned again: %s", self._name, error)
             return None
         if not parked.is_valid:
             self.restore()
             return None
-        made = {id(entry): _again(entry) for entry in parked.entries.values()}
-        return parked.original, {key: made[id(one)] for key, one in parked.entries.items()}
+        return parked.original, _changed(parked.entries, _again)
 
     def try_to_restore(self) -> None:
         """Moves all back if they have room there, and says so if not."""
@@ -146,6 +139,27 @@ class Placed:
     def _tell(self) -> None:
         if (told := self._told()) is not None:
             told()
+
+
+def _grouped(places: Iterable[tuple[Any, str]]) -> dict[str, list[Any]]:
+    """Variables by their devices."""
+    groups: dict[str, list[Any]] = {}
+    for variable, device in places:
+        groups.setdefault(device, []).append(variable)
+    return groups
+
+
+def _changed(entries: Entries, change: Callable[[Entry], Entry]) -> Entries:
+    """Entries changed once each: one may be for several signatures."""
+    made = {id(entry): entry for entry in entries.values()}
+    made = {number: change(entry) for number, entry in made.items()}
+    return {key: made[id(entry)] for key, entry in entries.items()}
+
+
+def _without_tenants(entry: Entry) -> Entry:
+    """An entry whose plans have no place in the free memory of devices any more."""
+    layouts.move_out(entry.tenants)
+    return replace(entry, tenants=())
 
 
 def _again(entry: Entry) -> Entry:

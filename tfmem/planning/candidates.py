@@ -24,9 +24,8 @@ from tfmem.planning.eviction.schedule import Schedule
 from tfmem.planning.eviction.scores import Scoring
 from tfmem.planning.eviction.to_plan import plan_of
 from tfmem.planning.order.early import (
-    crossings_first,
     movable_nodes,
-    shapes_first,
+    small_first,
     updates_after_reads,
     updates_first,
 )
@@ -328,7 +327,7 @@ def candidate_sets(
     if may_order:
         order = _with_updates(graph, costs, request.device, least_peak)
         order = updates_after_reads(graph, order)
-    orders = [shapes_first(graph, crossings_first(graph, order))]
+    orders = [small_first(graph, order)]
     there = variables_on(graph, request.host) if request.host else ()
     levels: list[tuple[str, ...]] = [()]
     if request.host and "place" in request.techniques:
@@ -338,7 +337,7 @@ def candidate_sets(
         levels = levels[1:]
     if levels and may_order:
         early = updates_after_reads(graph, updates_first(graph, program_order(graph)))
-        orders.append(shapes_first(graph, crossings_first(graph, early)))
+        orders.append(small_first(graph, early))
     for level in levels:
         away = (*there, *level)
         besides = [moved_nodes(graph, away, by) for by in (costs, None)]

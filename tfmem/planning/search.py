@@ -25,7 +25,7 @@ from tfmem.planning.judge import (
     within,
 )
 from tfmem.planning.nested import bytes_given, charge, costs_of, plan_bodies, room_beside
-from tfmem.planning.order.early import crossings_first, shapes_first
+from tfmem.planning.order.early import small_first
 from tfmem.planning.order.in_flight import widest_window
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Decision, Request
@@ -196,7 +196,7 @@ def _loosened(
     is_bound = request.in_order or found.plan.transfers or found.plan.recomputations
     if is_bound or not found.plan.order:
         return found
-    plan = replace(found.plan, order=shapes_first(graph, crossings_first(graph, least_peak)))
+    plan = replace(found.plan, order=small_first(graph, least_peak))
     window = widest_window(graph, costs, plan)
     if window == 1:
         return found

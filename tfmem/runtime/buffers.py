@@ -89,11 +89,11 @@ def unsettled(variables: Iterable[Any], device: str) -> Unsettled:
             begin = chunks.begin_of(device, value)
             if begin is None:
                 continue
-            chunk = chunks.chunk_of(device, value) if chunks.holds(device, value) else None
-            if begin in seen or chunk is None:
-                missing.append(handles.nbytes(variable))
-            elif handles.nbytes(variable) >= heap.LEAST_CHUNK:
-                copied.append((chunk, handles.nbytes(variable)))
+            nbytes = handles.nbytes(variable)
+            if begin in seen or not chunks.holds(device, value):
+                missing.append(nbytes)
+            elif nbytes >= heap.LEAST_CHUNK and (chunk := chunks.chunk_of(device, value)):
+                copied.append((chunk, nbytes))
             seen.add(begin)
     return Unsettled(tuple(missing), tuple(copied))
 

@@ -60,6 +60,11 @@ def shapes_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
+def small_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
+    """The order with crossings and shapes as early as may be."""
+    return shapes_first(graph, crossings_first(graph, order))
+
+
 def crossings_first(graph: Graph, order: Sequence[str]) -> tuple[str, ...]:
     """The order with tiny values that the host reads first, and what tiny ones they are made of.
 
