@@ -23,7 +23,7 @@ from tfmem.simulation.liveness import Lifetimes, lifetimes
 from tfmem.simulation.program import program
 from tfmem.simulation.requests import functions
 from tfmem.simulation.simulate import Applied, step_of
-from tfmem.simulation.variations import COUNT, HELD_SECONDS, Variation, variations_of
+from tfmem.simulation.variations import FEWEST, HELD_SECONDS, Variation, variations_of
 
 ROWS = 256
 
@@ -90,7 +90,7 @@ def test_what_comes_back_does_so_between_its_trigger_and_its_use() -> None:
     fetched = told.buffers[copy.made]
     others = variations_of(told, SLOW_LINK, {0: 4})
     begins = {int(other.start[fetched]) for other, _ in others}
-    assert len(others) == COUNT
+    assert len(others) == FEWEST
     assert len(begins) > 1
     assert begins <= set(range(2, 5))
     for other, within in others:

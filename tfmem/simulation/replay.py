@@ -34,7 +34,7 @@ from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.past import with_past
 from tfmem.simulation.requests import numbers_of, on_device, parts_of, requests
 from tfmem.simulation.shuffled import in_order
-from tfmem.simulation.variations import Variation
+from tfmem.simulation.variations import FEWEST, Variation
 
 # Constants of the replay; what others do to predictions is measured by
 # `python -m models.bench.constants` (docs/measured/constants.md).
@@ -73,7 +73,7 @@ class Replay:
       most: bytes that are to be in use at most, if chunks can be kept apart so.
       orders: of the positions, which steps take turns with; none for the one that is told.
       variations: other steps, which take turns with the one that is told.
-        If they take other branches any of them may be the first.
+        If they take other branches any of the first few may be the first.
       piece: bytes of the chunks that small buffers are served from. Rows that would take one each
         do not fit: they would fill all of them, as holes where rows were join to larger chunks.
     """
@@ -165,7 +165,7 @@ class Replay:
         """
         pools, peaks, usual = [], [], []
         chooses = any(one.is_exact for _, within in self.variations for one in within.values())
-        starts = range(1 + len(self.variations) * chooses)
+        starts = range(1 + min(FEWEST, len(self.variations)) * chooses)
         every = itertools.product(self.kinds[:callers], PLACES, starts)
         for caller, (padding, is_joined), first in every:
             is_open = caller.is_fed or not (caller is Caller.SAME or self.beginning.is_known)

@@ -25,7 +25,7 @@ from tfmem.simulation.program import Program, program
 from tfmem.simulation.replay import Replay
 from tfmem.simulation.requests import functions, kernel_buffers, scratch, staying
 from tfmem.simulation.shuffled import orders_of
-from tfmem.simulation.variations import variations_of
+from tfmem.simulation.variations import FEWEST, MOST, variations_of
 
 Array = npt.NDArray[np.int64]
 
@@ -33,6 +33,9 @@ Array = npt.NDArray[np.int64]
 
 LEAST_STEPS, MOST_STEPS = 5, 20
 """Steps replayed in each allocator: its padding settles only after some. More take longer."""
+
+ROUNDS = 3
+"""How often steps that differ take turns in each allocator, but in large graphs."""
 
 EVENTS = 100_000
 """Nodes times steps, and nodes times processes, of one replay: bounds its time in large graphs."""
@@ -143,7 +146,8 @@ class Applied:
     @property
     def times(self) -> int:
         """How many steps are replayed in each allocator."""
-        return max(LEAST_STEPS, min(MOST_STEPS, self.rounds))
+        most = max(MOST_STEPS, ROUNDS * (1 + len(self.step.variations)))
+        return max(LEAST_STEPS, min(most, self.rounds))
 
     @cached_property
     def step(self) -> Replay:
@@ -151,8 +155,10 @@ class Applied:
         steps, costs, lifetimes = self.program, self.costs, self.lifetimes
         buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
         step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
-        step.orders = orders_of(steps, self.plan, self.times)
-        step.variations = variations_of(lifetimes, costs, self.landed)
+        orders = max(LEAST_STEPS, min(MOST_STEPS, self.rounds))
+        step.orders = orders_of(steps, self.plan, orders)
+        others = max(FEWEST, min(MOST, self.rounds // ROUNDS - 1))
+        step.variations = variations_of(lifetimes, costs, self.landed, others)
         return step
 
     def allocate(
