@@ -54,7 +54,7 @@ QUARTER = 0.25
 _ABOVE_LEAST = 1.05
 """The budget over the least reachable peak, where a quarter is below that."""
 
-_ROOM = 1.25
+ROOM = 1.25
 """The hard limit over a budget."""
 
 _REPETITIONS = 3
@@ -115,14 +115,14 @@ def _variants(model: str, run: Run) -> dict[str, Row]:
         return rows
     recomputed = dataclasses.replace(experiment, mode="recompute")
     rows[f"tfmem, order and recomputation, {_SHARE}"] = reached(
-        recomputed, QUARTER * most, run, _roomy
+        recomputed, QUARTER * most, run, roomy
     )
     ours = experiment.in_mode("tfmem")
     refused = run(dataclasses.replace(ours, budget=1))
     if refused.least_bytes is None:
         rows["tfmem, least budget"] = refused
         return rows
-    least = lowest(ours, refused.least_bytes, most, run, _roomy)
+    least = lowest(ours, refused.least_bytes, most, run, roomy)
     rival = _rival(rows)
     if rival:
         name, row = rival
@@ -130,7 +130,7 @@ def _variants(model: str, run: Run) -> dict[str, Row]:
         known = max(row.measured_peak_bytes or 0, least.limit_bytes or 0)
         rows[name], rows[_SAME] = _in_turn(other, within(ours, known), run)
     budget = max(QUARTER * most, _ABOVE_LEAST * refused.least_bytes)
-    rows[_PLAIN], rows[f"tfmem, {_SHARE}"] = _in_turn(experiment, _roomy(ours, budget), run)
+    rows[_PLAIN], rows[f"tfmem, {_SHARE}"] = _in_turn(experiment, roomy(ours, budget), run)
     rows["tfmem, least budget"] = least
     return rows
 
@@ -167,9 +167,9 @@ def median(rows: Sequence[Row]) -> Row:
     )
 
 
-def _roomy(experiment: Experiment, budget: float) -> Experiment:
+def roomy(experiment: Experiment, budget: float) -> Experiment:
     """The experiment with a budget, under a hard limit with room for holes between tensors."""
-    return dataclasses.replace(within(experiment, _ROOM * budget), budget=int(budget))
+    return dataclasses.replace(within(experiment, ROOM * budget), budget=int(budget))
 
 
 def _rival(rows: dict[str, Row]) -> tuple[str, Row] | None:

@@ -136,7 +136,8 @@ def _prefetched(
     wanted.sort(key=lambda one: one[:3])
     began = list(accumulate((problem.seconds[run.node] for run in schedule.runs), initial=0.0))
     starts = _latest_starts(problem, began, wanted)
-    triggers, first = {}, _crossings_end(schedule, problem)
+    triggers = {}
+    first = max(_crossings_end(schedule, problem), _arguments_end(schedule, problem, began))
     for (position, earliest, nbytes, key), wished in zip(wanted, starts, strict=True):
         start = position
         while start > max(first, earliest + 1, wished) and room[start - 1] >= nbytes:
@@ -158,6 +159,22 @@ def _crossings_end(schedule: Schedule, problem: EvictionProblem) -> int:
         if not form.from_host.isdisjoint(made):
             end = number + 1
     return end
+
+
+def _arguments_end(schedule: Schedule, problem: EvictionProblem, began: Sequence[float]) -> int:
+    """The number of runs before which what the caller gives has come, if that lies on the host.
+
+    It is copied as the step begins; what is asked for before it is there may go first, and all
+    waits. 0 if the first node that reads it begins so late that others wait less if they do not.
+    """
+    form = problem.form
+    given = {value for value, node in enumerate(form.producer) if form.is_input[node]}
+    given -= {form.handle(number) for number in range(len(form.variable_nodes))}
+    nbytes = sum(problem.size[value] for value in given)
+    for number, run in enumerate(schedule.runs):
+        if not given.isdisjoint(form.reads[run.node]):
+            return number + 1 if began[number] <= nbytes / problem.costs.from_host else 0
+    return 0
 
 
 def _latest_starts(
