@@ -1,6 +1,6 @@
 """What can be measured exactly where the times of kernels are modelled.
 
-    python -m tests.simgpu.figures [--only=swaps,times,machines] [--rows=FILE]
+    python -m tests.simgpu.figures [--only=swaps,times,machines] [--on=T4,H100] [--rows=FILE]
 
 - swaps: half of a chain's activations leave, over links of several rates.
 - times: predicted steps against measured ones, on ten models.
@@ -19,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from models.bench import overlap
@@ -141,9 +142,12 @@ def times(book: Book) -> Iterator[tuple[str, dict[str, Row]]]:
         yield model, rows
 
 
-def machines(book: Book) -> Iterator[tuple[str, str, float, Row, Row]]:
+def machines(
+    book: Book, names: Sequence[str] = tuple(MACHINES)
+) -> Iterator[tuple[str, str, float, Row, Row]]:
     """By machine, model and part of plain's peak: plain, and under that, or the least accepted."""
-    for name, machine in MACHINES.items():
+    for name in names:
+        machine = MACHINES[name]
         device = machine.scaled()
         for model in FIVE:
             plain = book(OnDevice(device, Experiment(model, steps=3)))
@@ -169,16 +173,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="swaps,times,machines")
+    known = {name.split(",")[0]: name for name in MACHINES}
+    parser.add_argument("--on", default=",".join(known), help="machines")
     parser.add_argument("--rows", type=Path, default=ROWS)
     options = parser.parse_args(arguments)
-    only = options.only.split(",")
+    only, on = options.only.split(","), options.on.split(",")
+    if unknown := {*on} - {*known}:
+        parser.error(f"no machine {', '.join(unknown)}; there are {', '.join(known)}")
+    chosen = partial(machines, names=[known[name] for name in on])
+    sections = {"swaps": swaps, "times": times, "machines": chosen}
     with tempfile.TemporaryDirectory(prefix="tfmem-simgpu-") as folder:
         book = Book(options.rows, Runner(Path(folder)))
-        found = {
-            name: list(section(book))
-            for name, section in (("swaps", swaps), ("times", times), ("machines", machines))
-            if name in only
-        }
+        found = {name: list(section(book)) for name, section in sections.items() if name in only}
     sys.stdout.write(f"{figures_page.write(found, options.rows)}\n")
 
 

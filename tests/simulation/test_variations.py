@@ -91,6 +91,7 @@ def test_what_comes_back_does_so_between_its_trigger_and_its_use() -> None:
     others = variations_of(told, SLOW_LINK, {0: 4})
     begins = {int(other.start[fetched]) for other, _ in others}
     assert len(others) == FEWEST
+    assert len(variations_of(told, SLOW_LINK, {0: 4}, 16)) == 16
     assert len(begins) > 1
     assert begins <= set(range(2, 5))
     for other, within in others:
@@ -163,6 +164,7 @@ def test_what_another_process_was_sent_may_be_held_for_a_moment_more() -> None:
             int(other.end[sent] - told.end[sent]) for other, _ in variations_of(told, costs, {})
         ]
 
+    assert len(variations_of(told, SLOW_LINK, {}, 16)) == FEWEST
     assert 0 in held(HELD_SECONDS / 8)
     assert 0 < max(held(HELD_SECONDS / 8)) <= 8
     assert max(held(HELD_SECONDS)) <= 1  # a node that begins as the copy lands

@@ -4,7 +4,8 @@
 
 A process that has imported TensorFlow, and done nothing with it, takes requests from a socket. Of
 each it makes a fork that runs the job as `tfmem.runtime.limited` would in a new process: what the
-environment says of memory is read when an allocator is made, long after the import.
+environment says of memory is read when an allocator is made, long after the import. Host processes
+that these forks start are forks of the same process.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from tfmem.runtime import host_child
 
 OF_A_JOB = (
     "CUDA_VISIBLE_DEVICES",
@@ -31,6 +34,7 @@ OF_A_JOB = (
     "TFMEM_CACHE_DIR",
     "TF_CPU_ALLOCATOR_USE_BFC",
     "TF_CPU_BFC_MEM_LIMIT_IN_MB",
+    "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE",
     "TF_NUM_INTEROP_THREADS",
 )
 """Variables that nothing reads while TensorFlow is imported."""
@@ -51,13 +55,41 @@ OF_A_DEVICE = "SIMGPU_"
 
 
 class Forked:
-    """A fork, as much of `subprocess.Popen` as who waits for a limited run needs."""
+    """A fork, as much of `subprocess.Popen` as who waits for one needs.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+      nursery: the socket of the process that makes it.
+      runs: the module of `tfmem.runtime` whose `main` it runs.
+      arguments: of that.
+      variables: its environment.
+      streams: the files of its standard streams.
+    """
+
+    def __init__(
+        self,
+        nursery: str,
+        runs: str,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        streams: Sequence[int],
+    ) -> None:
+        self._connection = connection = socket.socket(socket.AF_UNIX)
+        asked = {"runs": runs, "arguments": arguments, "variables": dict(variables)}
+        connection.connect(nursery)
+        socket.send_fds(connection, [b"."], streams)
+        connection.sendall(json.dumps(asked | {"folder": os.getcwd()}).encode() + b"\n")
         self._answers = connection.makefile("r")
-        self._connection = connection
         self.pid = int(self._answers.readline())
         self._status: int | None = None
+        self.stdin: IO[str] | None = None
+        self.stdout: IO[str] | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, None if it still runs."""
+        try:
+            return self.wait(0.0)
+        except subprocess.TimeoutExpired:
+            return None
 
     def wait(self, timeout: float | None = None) -> int:
         """Its exit status, negative for a signal.
@@ -102,11 +134,9 @@ class Nurseries:
         key = frozenset(item for item in variables.items() if _is_of_an_import(item[0]))
         if key not in self._sockets:
             self._sockets[key] = self._nursery(variables)
-        asked = {"job": job, "variables": dict(variables), "folder": os.getcwd()}
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(str(self._sockets[key]))
-        connection.sendall(json.dumps(asked | {"out": out.name, "err": err.name}).encode() + b"\n")
-        return Forked(connection)
+        with open(os.devnull, "rb") as nothing:
+            streams = [file.fileno() for file in (nothing, out, err)]
+            return Forked(str(self._sockets[key]), "limited", [job], variables, streams)
 
     def _nursery(self, variables: Mapping[str, str]) -> Path:
         path = Path(self._folder.name) / str(len(self._sockets))
@@ -155,16 +185,20 @@ def serve(path: str) -> None:
             return
         connection, _ = listener.accept()
         if not os.fork():
-            _keep(connection)
+            _keep(connection, path)
         connection.close()
 
 
-def _keep(connection: socket.socket) -> None:
+def _keep(connection: socket.socket, path: str) -> None:
     """Makes a fork, and tells its number and how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _, streams, _, _ = socket.recv_fds(connection, 1, 3)
     asked = json.loads(connection.makefile("r").readline())
     if not (pid := os.fork()):
-        _run(asked)
+        connection.close()
+        _run(asked, streams, path)
+    for stream in streams:
+        os.close(stream)
     connection.sendall(f"{pid}\n".encode())
     _, status = os.waitpid(pid, 0)
     with contextlib.suppress(BrokenPipeError):  # nobody waits any more
@@ -172,17 +206,39 @@ def _keep(connection: socket.socket) -> None:
     os._exit(0)
 
 
-def _run(asked: Mapping[str, Any]) -> None:
+def _run(asked: Mapping[str, Any], streams: Sequence[int], path: str) -> None:
     """The job, in this process, as if it were a new one."""
     os.environ.clear()
     os.environ.update(asked["variables"])
     os.chdir(asked["folder"])
-    for number, name in enumerate((os.devnull, asked["out"], asked["err"])):
-        os.dup2(os.open(name, os.O_RDWR), number)
-    sys.argv = ["-c", asked["job"]]
-    from tfmem.runtime import limited
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    module = importlib.import_module(f"tfmem.runtime.{asked['runs']}")
+    sys.argv = ["-c", *asked["arguments"]]
+    if asked["runs"] == "limited":
+        host_child._start = _hosts_of(path, _others(os.environ), list(sys.path))
+    else:
+        sys.argv.append(str(os.getppid()))
+    module.main()
 
-    limited.main()
+
+def _hosts_of(path: str, usual: Mapping[str, str], paths: Sequence[str]) -> Any:
+    """What starts host processes: as forks, unless they want another environment."""
+    in_a_new_process, serves = host_child._start, host_child._SERVE
+
+    def start(job: str, variables: Mapping[str, str], log: Any) -> Any:
+        is_another = serves != host_child._SERVE or sys.path != paths
+        if is_another or _others(variables) != usual:
+            return in_a_new_process(job, variables, log)
+        (asks, into), (out_of, answers) = os.pipe(), os.pipe()
+        made = Forked(path, "host_server", [job], variables, (asks, answers, log.fileno()))
+        os.close(asks)
+        os.close(answers)
+        made.stdin, made.stdout = os.fdopen(into, "w"), os.fdopen(out_of)
+        return made
+
+    return start
 
 
 if __name__ == "__main__":

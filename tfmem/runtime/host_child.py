@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
@@ -262,12 +263,17 @@ def _spawn(limit_bytes: int, log: IO[str], job: str) -> subprocess.Popen[str]:
         "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit_bytes // _MIB),
         "CUDA_VISIBLE_DEVICES": "-1",
     }
+    return _start(job, kept | own, log)
+
+
+def _start(job: str, variables: Mapping[str, str], log: IO[str]) -> subprocess.Popen[str]:
+    """A new process that serves: `host_server.main` is what it does."""
     return subprocess.Popen(
         [sys.executable, "-c", _SERVE, job, str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
-        env=kept | own,
+        env=variables,
         text=True,
     )
 

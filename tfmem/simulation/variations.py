@@ -47,7 +47,8 @@ def variations_of(
       costs: what it is priced by.
       landed: for copies to the host, the position by whose end they are over at the earliest; any
         after the last use, if it is not known.
-      count: of the steps.
+      count: of the steps, if copies differ and nothing may be held, of which the most in many steps
+        is more than was ever seen; else `FEWEST`.
     """
     steps = lifetimes.program
     choosing = {
@@ -57,8 +58,12 @@ def variations_of(
     }
     arrivals, departures = list(_arrivals(lifetimes)), list(_departures(lifetimes, landed))
     held = dict(_held(lifetimes, costs))
+    if not (choosing or arrivals or departures or held):
+        return ()
+    if held or not (arrivals or departures):
+        count = FEWEST
     found = []
-    for number in range(count if choosing or arrivals or departures or held else 0):
+    for number in range(count):
         other = _at_other_moments(lifetimes, arrivals, departures, held, random.Random(number))
         branches = _branches(choosing, costs.choices, number)
         found.append((other, functions(steps, costs, other, branches)))
