@@ -6,7 +6,7 @@ import random
 from unittest import mock
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.checker import replay
@@ -31,6 +31,7 @@ def in_use(graph: Graph, seed: int) -> int:
 
 
 @given(graphs, st.integers(0, 2**16))
+@example(random_graph(5, 4, variables=1), 0)
 def test_no_order_has_more_in_use(graph: Graph, seed: int) -> None:
     most = most_in_use(graph, {}, granularity=1, lanes=1) + inputs_of(graph)
     assert in_use(graph, seed) <= most
@@ -62,6 +63,21 @@ def test_a_buffer_ends_with_what_waits_for_all_its_readers() -> None:
     assert most_in_use(graph, {}, granularity=1, lanes=0) == 16
     without = parse(str(graph).replace("(c:0, d:0)", "(c:0)"))
     assert most_in_use(without, {}, granularity=1, lanes=0) == 8 + 16
+
+
+def test_a_variable_has_two_buffers_once_it_is_updated_if_the_one_before_is_returned() -> None:
+    graph = parse("""
+        w = _Variable() [64] @cpu
+        r = ReadVariableOp(w:0) [64] @cpu
+        v = Reshape(r:0) [64] @cpu
+        g = MatMul(r:0) [4] @cpu
+        u = ResourceApplyGradientDescent(w:0, g:0, ^v) [] @cpu
+        n = ReadVariableOp(w:0, ^u) [64] @cpu
+        b = MatMul(n:0) [128] @cpu
+        return v:0, b:0""")
+    assert most_in_use(graph, {}, granularity=1, lanes=0) == 64 + 128
+    after = parse(str(graph).replace("v:0, b:0", "n:0, b:0"))
+    assert most_in_use(after, {}, granularity=1, lanes=0) == 128
 
 
 def test_a_variable_has_two_buffers_while_what_was_read_before_is_in_use() -> None:

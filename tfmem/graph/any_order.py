@@ -21,7 +21,7 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tfmem.graph.compact import ASSIGN, KEPT, PLAIN, UPDATE
+from tfmem.graph.compact import ASSIGN, KEPT, PLAIN, READ, UPDATE, VIEW
 from tfmem.graph.cut import Network
 from tfmem.graph.ir import Graph
 from tfmem.graph.topology import first_ready_first
@@ -55,6 +55,10 @@ class _Buffer:
     stays: bool = False
 
 
+_CALLER = -1
+"""Stands among the readers of a buffer for who called the function."""
+
+
 class _AnyOrder:
     """A graph's nodes, and what is in use when some of them have run."""
 
@@ -65,6 +69,7 @@ class _AnyOrder:
         self.order = first_ready_first(self.form.predecessors, self.form.successors)
         self.rank = {node: rank for rank, node in enumerate(self.order)}
         self.roots = [self.form.root(value) for value in range(len(self.sizes))]
+        self.handles = set(map(self.form.handle, range(len(self.form.variable_nodes))))
         self.readers: dict[int, set[int]] = {}
         for node, reads in enumerate(self.form.reads):
             for value in reads:
@@ -121,21 +126,46 @@ class _AnyOrder:
 
     def _replaced(self) -> list[_Buffer]:
         """The buffers of variables that are renewed, as what was read of them before is in use."""
-        form, found = self.form, []
+        form, found, uses = self.form, [], self._uses()
         for node, kind in enumerate(form.kind):
             if kind in (UPDATE, ASSIGN) and self.here[node]:
                 for handle in map(form.handle, form.variables[node]):
-                    readers = {node, *self.readers.get(handle, ())}
-                    found.append(_Buffer(node, self.sizes[handle], readers))
+                    found.append((node, handle, set(uses.get(handle, ()))))
         for begin, followers in self._followers():
-            for one in found:
-                later = followers[one.node]
-                one.readers -= {
-                    reader
-                    for reader in one.readers - {one.node}
-                    if begin <= self.rank[reader] and later >> self.rank[reader] - begin & 1
+            for node, _, before in found:
+                later = followers[node]
+                before -= {
+                    (read, reader)
+                    for read, reader in before
+                    if begin <= self.rank[read] and later >> self.rank[read] - begin & 1
                 }
+        buffers = []
+        for node, handle, before in found:
+            readers = {reader for _, reader in before}
+            stays = _CALLER in readers
+            buffers.append(_Buffer(node, self.sizes[handle], {node, *(readers - {_CALLER})}, stays))
+        return buffers
+
+    def _uses(self) -> dict[int, set[tuple[int, int]]]:
+        """By handle of a variable, (node that reads it, node that reads what that has read).
+
+        The second is the first where that makes something else of it, and `_CALLER` of what the
+        function returns.
+        """
+        found: dict[int, set[tuple[int, int]]] = {}
+        read = [(node, value) for node, values in enumerate(self.form.reads) for value in values]
+        for reader, value in (*read, *((_CALLER, value) for value in self.form.returned)):
+            handle = self.roots[value]
+            if handle in self.handles:
+                found.setdefault(handle, set()).add((self._read(value, reader), reader))
         return found
+
+    def _read(self, value: int, reader: int) -> int:
+        """The node that reads what a value shows of a variable; `reader` if the value is that."""
+        form, node = self.form, self.form.producer[value]
+        while form.kind[node] == VIEW:
+            node = form.producer[form.source[node]]
+        return node if form.kind[node] == READ else reader
 
     def _after_all(self, buffers: Sequence[_Buffer]) -> list[int | None]:
         """For each buffer a node that runs only after all its readers; None if there is none."""
