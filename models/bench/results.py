@@ -283,7 +283,7 @@ def write(book: Book, folder: Path, path: Path, only: Sequence[str] = ()) -> Non
 ELSEWHERE = """## At the ratios of real GPUs
 
 *Simulated*: the five models on a device whose kernels, memory and link are as fast, next to one
-another, as those of four real machines. [All figures](docs/measured/simulated_gpu.md), by
+another, as those of real machines. [All figures](docs/measured/simulated_gpu.md), by
 `python -m tests.simgpu.figures`.
 
 ![steps over plain's and what plans are made of, by machine](docs/measured/simulated_gpu.png)"""

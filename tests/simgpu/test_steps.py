@@ -13,7 +13,7 @@ from tfmem.runtime.memory import MIB
 IN_A_PROCESS, AGAIN = 6, 2
 """Cases one after the other, and how many at most may have to be trained once more by themselves.
 What those before leave between their buffers pads those of the next, as when their copies come
-does: one of 44 steps took some percent more than its budget in three of nine runs (decision 0119).
+does: one of 44 steps was not as it should be in two of nine runs (decision 0119).
 """
 
 
