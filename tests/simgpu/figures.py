@@ -142,9 +142,7 @@ def times(book: Book) -> Iterator[tuple[str, dict[str, Row]]]:
         yield model, rows
 
 
-def machines(
-    book: Book, names: Sequence[str] = tuple(MACHINES)
-) -> Iterator[tuple[str, str, float, Row, Row]]:
+def machines(book: Book, names: Sequence[str]) -> Iterator[tuple[str, str, float, Row, Row]]:
     """By machine, model and part of plain's peak: plain, and under that, or the least accepted."""
     for name in names:
         machine = MACHINES[name]

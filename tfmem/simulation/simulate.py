@@ -146,8 +146,11 @@ class Applied:
     @property
     def times(self) -> int:
         """How many steps are replayed in each allocator."""
-        most = max(MOST_STEPS, ROUNDS * (1 + len(self.step.variations)))
-        return max(LEAST_STEPS, min(most, self.rounds))
+        return self._at_most(max(MOST_STEPS, ROUNDS * (1 + len(self.step.variations))))
+
+    def _at_most(self, steps: int) -> int:
+        """So many steps, or fewer in large graphs."""
+        return max(LEAST_STEPS, min(steps, self.rounds))
 
     @cached_property
     def step(self) -> Replay:
@@ -155,8 +158,7 @@ class Applied:
         steps, costs, lifetimes = self.program, self.costs, self.lifetimes
         buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
         step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
-        orders = max(LEAST_STEPS, min(MOST_STEPS, self.rounds))
-        step.orders = orders_of(steps, self.plan, orders)
+        step.orders = orders_of(steps, self.plan, self._at_most(MOST_STEPS))
         others = max(FEWEST, min(MOST, self.rounds // ROUNDS - 1))
         step.variations = variations_of(lifetimes, costs, self.landed, others)
         return step

@@ -167,12 +167,10 @@ def _arguments_end(schedule: Schedule, problem: EvictionProblem, began: Sequence
     It is copied as the step begins; what is asked for before it is there may go first, and all
     waits. 0 if the first node that reads it begins so late that others wait less if they do not.
     """
-    form = problem.form
-    given = {value for value, node in enumerate(form.producer) if form.is_input[node]}
-    given -= {form.handle(number) for number in range(len(form.variable_nodes))}
+    given = problem.arguments
     nbytes = sum(problem.size[value] for value in given)
     for number, run in enumerate(schedule.runs):
-        if not given.isdisjoint(form.reads[run.node]):
+        if not given.isdisjoint(problem.form.reads[run.node]):
             return number + 1 if began[number] <= nbytes / problem.costs.from_host else 0
     return 0
 
