@@ -150,14 +150,14 @@ class _AnyOrder:
         """By handle of a variable, (node that reads it, node that uses what that has read).
 
         They are one node where that reads the variable itself; the second is `_CALLER` where what
-        was read is returned.
+        was read is returned (handles are not among what is).
         """
         found: dict[int, set[tuple[int, int]]] = {}
         read = [(node, value) for node, values in enumerate(self.form.reads) for value in values]
         for reader, value in (*read, *((_CALLER, value) for value in self.form.returned)):
-            handle, node = self.roots[value], self._read(value, reader)
-            if handle in self.handles and node != _CALLER:  # who has the handle holds no buffer
-                found.setdefault(handle, set()).add((node, reader))
+            handle = self.roots[value]
+            if handle in self.handles:
+                found.setdefault(handle, set()).add((self._read(value, reader), reader))
         return found
 
     def _read(self, value: int, reader: int) -> int:
