@@ -1,8 +1,9 @@
 """What a GPU is asked to prove, in one unattended run: `python -m models.bench gpu`.
 
-Checks of tfmem's own parts come first, then how far copies overlap computation, the five models at
-their published sizes under a hard limit, and the largest sizes that train under it. Runs are
-processes of their own; they are prepared side by side and make their steps one after the other.
+How far copies overlap computation comes first, then checks of tfmem's own parts and small steps
+under a budget, side by side, and then the five models at their published sizes under a hard limit,
+and the largest sizes that train under it. Runs are processes of their own; those of models are
+prepared side by side and make their steps one after the other.
 Every result is a JSON line as soon as it is there, and the page is written anew with it, so what is
 measured stays measured when the time is over.
 """
@@ -14,7 +15,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,10 +37,10 @@ from models.bench.gpu_page import (
     page,
     parts_of,
     simulated,
+    step_outcome,
 )
 from models.bench.results import FIVE, reached
-from models.bench.train import locked
-from tfmem.runtime.limited import run_limited
+from tfmem.runtime.limited import Outcome, run_limited
 
 _RESOLUTION = 0.25
 """Searches end when the answer is known to this part."""
@@ -52,6 +53,15 @@ _LEAST_SECONDS = 20.0
 
 _ROOM = 1.15
 """Bytes of a GPU that a process takes, over its limit."""
+
+_SMALL = 2**30
+"""The most bytes that a check or a small step is limited to."""
+
+_STEPS_AT_ONCE = 3
+"""Small steps that share a process."""
+
+_STAGES = (("overlap",), ("checks", "steps"), ("five models", "largest"))
+"""Sections whose runs may be side by side; a stage begins when the one before has ended."""
 
 _NO_TIME = "not run: no time was left"
 
@@ -92,6 +102,7 @@ class Notes:
         self.rows: dict[tuple[str, str, str], Row] = {}
         self.overlap: overlap.Overlap | None = None
         self.checks: dict[str, str] = {}
+        self.steps: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._start = time.monotonic()
         run.out.mkdir(parents=True, exist_ok=True)
@@ -114,6 +125,8 @@ class Notes:
         with self._lock:
             if section == "checks":
                 self.checks[name] = result["outcome"]
+            elif section == "steps":
+                self.steps[name] = result
             elif section == "overlap":
                 self.overlap = overlap.from_fields(result)
             else:
@@ -133,29 +146,35 @@ def chain(is_gpu: bool) -> overlap.Chain:
 def check(run: GpuRun) -> Notes:
     """Runs the sections; what does not fit into the time is left out."""
     notes = Notes(run)
-    jobs = [job for section, job in _jobs(run, notes) if not run.only or section in run.only]
-    with ThreadPoolExecutor(_workers(run)) as pool:
-        for done in [pool.submit(job) for job in jobs]:
-            done.result()
+    for stage in _STAGES:
+        jobs = [
+            job
+            for section, job in _jobs(run, notes)
+            if section in stage and (not run.only or section in run.only)
+        ]
+        with ThreadPoolExecutor(_workers(run, stage)) as pool:
+            for done in [pool.submit(job) for job in jobs]:
+                done.result()
     return notes
 
 
-def _workers(run: GpuRun) -> int:
-    """Processes side by side: as many as cores and the GPU's memory allow, at most six."""
+def _workers(run: GpuRun, stage: Sequence[str]) -> int:
+    """Processes side by side: as many as cores and the GPU's memory allow, at most six models."""
     cores = len(os.sched_getaffinity(0))
     if not run.gpu:
         return max(1, cores // 2)
+    is_small = "steps" in stage
     said = nvidia_smi("memory.total")
-    fitting = int(float(said or 0) * 2**20 / (_ROOM * run.limit))
-    return max(1, min(6, cores // 2, fitting))
+    fitting = int(float(said or 0) * 2**20 / (_ROOM * (_SMALL if is_small else run.limit)))
+    return max(1, min(cores if is_small else min(6, cores // 2), fitting))
 
 
 # What is run, in the order of its worth.
 
 
 def _jobs(run: GpuRun, notes: Notes) -> Iterator[tuple[str, Callable[[], None]]]:
-    yield "checks", lambda: _checks(notes)
     yield "overlap", lambda: _overlap(notes)
+    yield from _small_jobs(run, notes)
     experiments = [
         Experiment(model, run.config, steps=_STEPS, limit=run.limit, profile="measured",
                 lock=run.lock)
@@ -174,6 +193,18 @@ def _jobs(run: GpuRun, notes: Notes) -> Iterator[tuple[str, Callable[[], None]]]
     for name, mode in others:
         for experiment in experiments:
             yield "five models", _one(notes, experiment.in_mode(mode), name)
+
+
+def _small_jobs(run: GpuRun, notes: Notes) -> Iterator[tuple[str, Callable[[], None]]]:
+    from tests.children.gpu import CHECKS
+    from tests.simgpu.step_runner import CASES
+
+    for name in CHECKS:
+        yield "checks", lambda one=name: _check(notes, one)
+    names = list(CASES) if run.gpu else []
+    for first in range(0, len(names), _STEPS_AT_ONCE):
+        some = names[first : first + _STEPS_AT_ONCE]
+        yield "steps", lambda some=some: _steps(notes, some)
 
 
 def _one(notes: Notes, experiment: Experiment, name: str) -> Callable[[], None]:
@@ -234,37 +265,47 @@ def _search(notes: Notes, experiment: Experiment, mode: str) -> None:
         _add(notes, "largest", experiment.model, mode, found)
 
 
-def _checks(notes: Notes) -> None:
-    """Parts of tfmem on the device, of `tests/models/test_gpu.py`; each in its own process."""
+def _check(notes: Notes, name: str) -> None:
+    """A part of tfmem on the device, of `tests/models/test_gpu.py`."""
     from tests.children.gpu import CHECKS
 
-    for name, limit in CHECKS.items():
-        with locked(notes.run.lock):
-            if notes.left < _LEAST_SECONDS:
-                notes.add("checks", name, {"outcome": _NO_TIME})
-                continue
-            done = run_limited(
-                f"tests.children.gpu:{name}",
-                limit_bytes=limit,
-                timeout=notes.left,
-                reserve=True,
-                gpu=notes.run.gpu,
-            )
-        outcome = "ok" if done.status == "ok" else f"{done.status}: {done.error[:300]}"
-        print(f"  {name}: {outcome}", flush=True)
-        notes.add("checks", name, {"outcome": outcome, "facts": done.result})
+    done = _limited(notes, f"tests.children.gpu:{name}", limit=CHECKS[name], reserve=True)
+    outcome = "ok" if done.status == "ok" else f"{done.status}: {done.error[:300]}"
+    print(f"  {name}: {outcome}", flush=True)
+    notes.add("checks", name, {"outcome": outcome, "facts": done.result})
+
+
+def _steps(notes: Notes, names: Sequence[str]) -> None:
+    """Small steps as they are and under a budget, of `tests/simgpu/test_steps.py`."""
+    done = _limited(notes, "tests.simgpu.step_runner:trained", list(names), limit=_SMALL)
+    for name in names:
+        failed = {"error": f"{done.status}: {done.error[:300]}"}
+        found = done.result[name] if done.status == "ok" else failed
+        print(f"  {name}: {step_outcome(found)}", flush=True)
+        notes.add("steps", name, found)
+
+
+def _limited(notes: Notes, target: str, *args: Any, limit: int, reserve: bool = False) -> Outcome:
+    """What became of a function in a process of its own, if there is time for it."""
+    if notes.left < _LEAST_SECONDS:
+        return Outcome("timeout", None, _NO_TIME, "", limit, 0.0)
+    done = run_limited(
+        target,
+        *args,
+        limit_bytes=limit,
+        timeout=notes.left,
+        reserve=reserve,
+        gpu=notes.run.gpu,
+    )
+    if done.status != "ok":
+        print(done.output, flush=True)
+    return done
 
 
 def _overlap(notes: Notes) -> None:
-    with locked(notes.run.lock):
-        done = run_limited(
-            "models.bench.overlap:measure_overlap",
-            dataclasses.asdict(notes.run.chain),
-            limit_bytes=notes.run.limit,
-            timeout=max(1.0, notes.left),
-            reserve=True,
-            gpu=notes.run.gpu,
-        )
+    fields = dataclasses.asdict(notes.run.chain)
+    target = "models.bench.overlap:measure_overlap"
+    done = _limited(notes, target, fields, limit=notes.run.limit, reserve=True)
     print(f"  overlap: {done.status} {done.error[:200]}", flush=True)
     if done.status == "ok":
         notes.add("overlap", "chain", done.result)

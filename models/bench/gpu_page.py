@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import statistics
 import subprocess
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from models.bench import overlap, published
 from models.bench.comparators import COMPARATORS
@@ -16,6 +16,7 @@ from models.bench.table import (
     markdown,
     show_bytes,
     show_count,
+    show_difference,
     show_error,
     show_ratio,
     show_seconds,
@@ -24,12 +25,15 @@ from models.bench.table import (
 if TYPE_CHECKING:
     from models.bench.gpu import Notes
 
-SECTIONS = ("checks", "overlap", "five models", "largest")
+SECTIONS = ("overlap", "checks", "steps", "five models", "largest")
 
 FREE, PLAIN = "plain, no limit", "plain"
 AT_LIMIT = "tfmem, budget the limit"
 QUARTERED, SIXTH = "tfmem, a quarter of plain's peak", "tfmem, a sixth of plain's peak"
 POLICY = {f"TensorFlowMem's policy: {name}": mode for name, mode in published.POLICY.items()}
+
+KEPT = "ok"
+"""Of a small step whose peaks were within a budget below plain's peak."""
 
 MOE = "moe_transformer"
 
@@ -48,8 +52,9 @@ def page(notes: Notes) -> str:
     """Everything measured so far; "-" for what is not."""
     parts = [_head(notes)]
     tables = {
-        "checks": _checks_table,
         "overlap": _overlap_table,
+        "checks": _checks_table,
+        "steps": _steps_table,
         "five models": _five_tables,
         "largest": _largest_table,
     }
@@ -74,6 +79,31 @@ def _checks_table(notes: Notes) -> str:
 
     lines = [[name.replace("_", " "), notes.checks.get(name, "-")] for name in CHECKS]
     return markdown(["check", "outcome"], lines)
+
+
+def _steps_table(notes: Notes) -> str:
+    header = ["step", "plain", "budget", "predicted", "peak", "numbers apart", "outcome"]
+    lines = [
+        [name, *["-"] * 5, step_outcome(found)]
+        if "error" in found
+        else [
+            name, *(show_bytes(found[one]) for one in ("plain", "budget", "predicted")),
+            show_bytes(max(found["peaks"])), show_difference(found["difference"]),
+            step_outcome(found),
+        ]
+        for name, found in notes.steps.items()
+    ]  # fmt: skip
+    kept = sum(step_outcome(found) == KEPT for found in notes.steps.values())
+    return f"{markdown(header, lines)}\n\n{kept} of {len(lines)} kept their budget."
+
+
+def step_outcome(found: Mapping[str, Any]) -> str:
+    """What became of a small step under a budget, as `tests.simgpu.step_runner` tells of it."""
+    if "error" in found:
+        return str(found["error"]).strip().splitlines()[-1][:200]
+    if max(found["peaks"]) > found["budget"]:
+        return "budget broken"
+    return KEPT if found["budget"] < found["plain"] else "nothing to gain"
 
 
 def _overlap_table(notes: Notes) -> str:

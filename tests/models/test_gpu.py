@@ -106,3 +106,17 @@ def test_without_a_gpu_the_command_writes_an_empty_table(tmp_path: Path) -> None
     assert "| largest MoE transformer | plain | - |" in page
     assert "| Identity on the host | - | - | - |" in page
     assert (tmp_path / "rows.jsonl").read_text() == ""
+
+
+def test_the_page_says_which_small_steps_kept_their_budgets(tmp_path: Path) -> None:
+    notes = gpu.Notes(gpu.GpuRun(tmp_path, only=("steps",), gpu=False))
+    kept = {"plain": 9_000_000, "budget": 6_000_000, "predicted": 5_900_000,
+            "peaks": [5_800_000, 5_900_000], "difference": 0.0}  # fmt: skip
+    notes.add("steps", "dense", kept)
+    notes.add("steps", "labels", kept | {"peaks": [5_800_000, 6_100_000], "difference": 2e-4})
+    notes.add("steps", "adam", {"error": "Traceback ...\ntfmem.errors.Error: why"})
+    page = notes.page.read_text()
+    assert "| dense | 9.0 MB | 6.0 MB | 5.9 MB | 5.9 MB | bitwise | ok |" in page
+    assert "| labels | 9.0 MB | 6.0 MB | 5.9 MB | 6.1 MB | 2.0e-04 | budget broken |" in page
+    assert "| adam | - | - | - | - | - | tfmem.errors.Error: why |" in page
+    assert "1 of 3 kept their budget." in page
