@@ -60,6 +60,7 @@ def test_a_gpus_graph_has_its_layouts_and_leaves_on_the_host_what_its_kernels_do
     by_name = captured.graph.by_name
     assert by_name["images"].nbytes == (4 * 32 * 32 * 8 * 4,)
     assert by_name["rows"].nbytes == (0,)  # int32 arguments stay in the host's memory
+    assert captured.copied == (4 * 10,)  # and a kernel reads a copy of it
     assert only(captured, "StringUpper").device == LOCAL  # which a GPU has no kernel for
     assert "MaxPool" not in {by_name[name].op for name in captured.workspace}
 

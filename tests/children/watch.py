@@ -329,6 +329,27 @@ def snapshots() -> dict[str, Any]:
     return facts
 
 
+def snapshots_of_rows() -> dict[str, Any]:
+    """A table is copied, changed in some rows, and put back."""
+    import tensorflow as tf
+
+    from tfmem.runtime.snapshot import Snapshot
+
+    memory.claim_memory()
+    table = tf.Variable(tf.reshape(tf.range(20 * MIB // 4, dtype=tf.float32), [-1, 256]))
+    table.scatter_add(tf.IndexedSlices(tf.zeros([1, 256]), [0]))  # it is accessed by rows now
+    before, _ = memory.memory_info("CPU:0")
+    memory.reset_peak("CPU:0")
+    copy = Snapshot([table], {id(table)})
+    facts: dict[str, Any] = {"before": before, "same": len(copy.restore())}
+    table.scatter_add(tf.IndexedSlices(tf.ones([2, 256]), [7, table.shape[0] - 1]))
+    facts["changed"] = len(copy.restore())
+    facts["most"] = memory.memory_info("CPU:0")[1] - before
+    facts["expected"] = [7.0 * 256, 20.0 * MIB / 4 - 1]
+    facts["rows"] = [float(tf.gather(table, 7)[0]), float(tf.gather(table, table.shape[0] - 1)[-1])]
+    return facts
+
+
 def messages() -> dict[str, dict[str, Any]]:
     """What is understood of steps that ask for 60 MiB where 30 are in use, at different places."""
     import tensorflow as tf

@@ -75,3 +75,14 @@ def test_neither_the_copy_nor_its_way_back_take_the_device() -> None:
     assert found["restored"] <= found["before"]
     assert found["most"] <= found["before"] + 256
     assert found["sums"] == found["expected"]
+
+
+@pytest.mark.memory
+def test_a_table_is_copied_and_put_back_some_rows_at_a_time() -> None:
+    target = "tests.children.watch:snapshots_of_rows"
+    outcome = run_limited(target, limit_bytes=100 * MIB, timeout=100)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    found = outcome.result
+    assert (found["same"], found["changed"]) == (0, 1)
+    assert found["rows"] == found["expected"]
+    assert found["most"] <= found["before"] / 10

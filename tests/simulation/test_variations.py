@@ -17,7 +17,7 @@ from tfmem.graph.ir import Graph, Value
 from tfmem.graph.text import parse
 from tfmem.plan import Fetch, Plan, Transfer
 from tfmem.simulation.callers import with_bodies
-from tfmem.simulation.clocks import clocks_of
+from tfmem.simulation.clocks import awaited, clocks_of
 from tfmem.simulation.contents import studied
 from tfmem.simulation.liveness import Lifetimes, lifetimes
 from tfmem.simulation.program import program
@@ -85,7 +85,7 @@ def test_nothing_varies_where_nothing_is_chosen_and_nothing_crosses() -> None:
 
 
 def test_what_comes_back_does_so_between_its_trigger_and_its_use() -> None:
-    told = lifetimes(program(SWAP, evict("b", "b")), 1)
+    told = lifetimes(program(SWAP, evict("b")), 1)
     (copy,) = [one for one in told.program.copies if not one.to_host]
     fetched = told.buffers[copy.made]
     others = variations_of(told, SLOW_LINK, {0: 4})
@@ -104,7 +104,7 @@ def test_what_comes_back_does_so_between_its_trigger_and_its_use() -> None:
 def test_what_is_sent_stays_at_least_to_its_last_use_and_the_end_of_its_copy(
     landed: dict[int, int], first: int
 ) -> None:
-    told = lifetimes(program(SWAP, evict("b", "b")), 1, {3: [0]})
+    told = lifetimes(program(SWAP, evict("b")), 1, {3: [0]})
     sent = told.buffers[told.program.copies[0].source]
     others = [other for other, _ in variations_of(told, SLOW_LINK, landed)]
     ends = {int(other.end[sent]) for other in others}
@@ -115,6 +115,27 @@ def test_what_is_sent_stays_at_least_to_its_last_use_and_the_end_of_its_copy(
         np.delete(other.end, sent).tolist() == np.delete(told.end, sent).tolist()
         for other in others
     )
+
+
+def test_what_a_node_waits_for_ends_there_and_comes_back_by_kernels_where_it_is_triggered() -> None:
+    def ranges(plan: Plan, costs: Costs) -> tuple[int, int]:
+        """At how many places what is sent ends, and what comes back begins."""
+        steps = program(SWAP, plan)
+        told = lifetimes(steps, 1, clocks_of(steps, costs).held)
+        out, back = steps.copies
+        sent, fetched = told.buffers[out.source], told.buffers[back.made]
+        others = [other for other, _ in variations_of(told, costs, {}, 16)]
+        ends, begins = (
+            [int(one.end[sent]) for one in others],
+            [int(one.start[fetched]) for one in others],
+        )
+        return len({*ends, int(told.end[sent])}), len({*begins, int(told.start[fetched])})
+
+    kernels = replace(SLOW_LINK, by_kernels=True)
+    assert ranges(evict("b", "b"), kernels) == (1, 1)
+    assert ranges(evict("b", "b"), SLOW_LINK) == (1, 3)
+    assert ranges(evict("b", "c"), kernels) == (1, 3)  # its trigger comes before it has left
+    assert ranges(evict("b"), kernels) == (2, 3)
 
 
 def test_what_is_sent_and_not_read_stays_at_least_while_it_is_made() -> None:
@@ -139,6 +160,22 @@ def test_copies_are_over_by_the_clocks_before_something_waits_for_them() -> None
     clocks = clocks_of(program(SWAP, plan), SLOW_LINK)  # a ends at 1, its copy at 2.5: while c runs
     assert clocks.held == {3: [0]}
     assert clocks.landed == {0: 2}
+
+
+def test_what_a_gpu_has_launched_ahead_holds_what_nothing_has_waited_for() -> None:
+    """Copies go one by one: who waits for that of `b` has waited for that of `a`."""
+    device = "/job:localhost/replica:0/task:0/device:GPU:0"
+    graph = Graph(tuple(replace(node, device=device) for node in SWAP.nodes), SWAP.outputs)
+    sends = (
+        Transfer(Value("a"), (Fetch(("e",), "d"),)),
+        Transfer(Value("b"), (), "d"),
+        Transfer(Value("c"), ()),
+    )
+    plan = Plan(order=tuple("abcde"), evictions=sends, device=device, host="host")
+    on_gpu = Applied(graph, SLOW_LINK, plan).lifetimes
+    a, b, c = (on_gpu.buffers[graph.form.number_of(Value(name))] for name in "abc")
+    assert [int(on_gpu.end[one]) for one in (a, b, c)] == [3, 3, 4]
+    assert awaited(program(graph, replace(plan, evictions=sends[2:]))) == {}
 
 
 @pytest.mark.parametrize(("kind", "landed"), [("CPU", {0: 2}), ("GPU", {})])

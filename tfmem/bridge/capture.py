@@ -92,6 +92,7 @@ class Captured:
       workspace: bytes that kernels hold only while they run.
       buffers: the same of kernels that hold several buffers, as in `Costs`.
       numbers: as of `Body`.
+      copied: bytes of each argument that the host of a GPU has and kernels there read a copy of.
       passed: the large arguments of the call that it was captured for.
     """
 
@@ -113,6 +114,7 @@ class Captured:
     has_sizes: bool = False
     shapes: tuple[tuple[int, ...], ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
+    copied: tuple[int, ...] = ()
     passed: tuple[Passed, ...] = ()
 
     def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
@@ -181,14 +183,11 @@ def capture(
     library = {function.signature.name: function for function in graph_def.library.function}
     sized, fixed = import_sized(graph_def, inputs, actual, known or {}, concrete.graph)
     reader = Reader(sized, library, fixed)
-    graph = Graph(
-        (
-            *(_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs),
-            *reader.nodes(n for n in nodes if n.name not in places),
-        ),
-        tuple(graphdefs.parse_value(t.name) for t in concrete.outputs),
-    )
-    bodies = reader.all_bodies(n for n in nodes if n.name not in places)
+    own = [node for node in nodes if node.name not in places]
+    given = [_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs]
+    outputs = tuple(graphdefs.parse_value(t.name) for t in concrete.outputs)
+    graph = Graph((*given, *reader.nodes(own)), outputs)
+    bodies = reader.all_bodies(own)
     _refuse_unknown(reader.unknown, concrete)
     _refuse_pulled(graph, reader.workspace, device)
     must_run = {op.name for op in concrete.graph.control_outputs} - gone
@@ -201,7 +200,7 @@ def capture(
         variables={i.name: i.variable for i in inputs if i.variable is not None},
         inputs=tuple(inputs),
         control_outputs=tuple(sorted(_with_effects(graph, must_run))),
-        node_defs={n.name: graphdefs.bare(n) for n in nodes if n.name not in places},
+        node_defs={node.name: graphdefs.bare(node) for node in own},
         dtypes=dtypes_of(sized, inputs),
         library=library,
         signature=_signature_of(concrete),
@@ -211,6 +210,7 @@ def capture(
         has_sizes=_have_sizes(args or ()),
         shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
         numbers=reader.numbers,
+        copied=reader.copied,
     )
 
 

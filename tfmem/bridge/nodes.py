@@ -60,6 +60,7 @@ class Reader:
         self.workspace: dict[str, int] = {}
         self.buffers: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int] = {}
+        self.copied = tuple[int, ...]()
         self.unknown: list[tuple[Value, str]] = []
         self._functions = functions
         self._ops = {op.name: op for op in graph.get_operations()}
@@ -70,7 +71,8 @@ class Reader:
         self.bounds = {v: shape for v, shape in late.items() if full(outputs[v].shape) is None}
         self._unknown_nodes: set[str] = set()
         self._held = nesting.Known()
-        self._made_on_host: dict[Value, int] = {}  # by kernels of a GPU: its bytes
+        self._made_on_host: dict[Value, int] = {}  # by kernels of a GPU, or its arguments: bytes
+        self._inputs: list[str] = []  # those that the host has
         self._most: dict[Value, int] = {}  # bytes of values of unknown shape that have a bound
 
     def node(self, node_def: NodeDef) -> Node:
@@ -122,11 +124,13 @@ class Reader:
         """The nodes of NodeDefs; what the host makes takes as much as its copies on the device."""
         made = tuple(map(self.node, node_defs))
         copied: dict[str, set[int]] = {}
+        given = (Value(name) for name in self._inputs)
         for node in made:
             if device_names.is_gpu(node.device) and node.op not in BODIES:
                 for i, value in enumerate(node.inputs):
                     if i not in node.on_host and self._made_on_host.get(value):
                         copied.setdefault(value.node, set()).add(value.index)
+        self.copied = tuple(self._made_on_host[one] for one in given if one.node in copied)
         return tuple(
             self._with_copies(node, copied[node.name]) if node.name in copied else node
             for node in made
@@ -162,7 +166,8 @@ class Reader:
         op = VARIABLE if is_variable(item) else ARG
         nbytes = self._nbytes(Value(item.name), op, dtype, shape, ())
         if op == ARG and device_names.is_gpu(device) and kernels.keeps_arguments_on_host(dtype):
-            nbytes = 0
+            self._made_on_host[Value(item.name)], nbytes = nbytes, 0
+            self._inputs.append(item.name)
         return Node(item.name, op, nbytes=(nbytes,), device=device)
 
     def _nbytes(

@@ -35,7 +35,7 @@ from tfmem.bridge.inputs import Input, import_graph, is_open, is_variable
 from tfmem.bridge.unread import count_runs, give_numbers
 from tfmem.errors import RewriteError
 from tfmem.graph.ir import Graph, Node, Value
-from tfmem.graph.verify import COPIES
+from tfmem.graph.verify import COPIES, HOLD
 
 
 class _Serial:
@@ -178,7 +178,7 @@ def _graph_def(captured: Captured, graph: Graph) -> GraphDef:
 def _make_new(
     node_def: NodeDef, node: Node, captured: Captured, dtypes: dict[str, tuple[tf.DType, ...]]
 ) -> None:
-    """Fills in the NodeDef of a node that a pass made: a clone, a copy or a barrier."""
+    """Fills in the NodeDef of a node that a pass made: a clone, a copy, a hold or a barrier."""
     origin = captured.node_defs.get(node.origin)
     if origin is not None and origin.op == node.op and node.op not in COPIES:
         node_def.CopyFrom(origin)
@@ -189,6 +189,11 @@ def _make_new(
         node_def.op = node.op
         node_def.attr["T"].type = dtype.as_datatype_enum
         dtypes[node.name] = (dtype,)
+    elif node.op == HOLD:
+        node_def.op = HOLD
+        held = [dtypes[value.node][value.index] for value in node.inputs]
+        node_def.attr["T"].list.type.extend(dtype.as_datatype_enum for dtype in held)
+        dtypes[node.name] = tuple(held)
     elif node.op == "NoOp":
         node_def.op = "NoOp"
         dtypes[node.name] = ()
@@ -196,7 +201,7 @@ def _make_new(
         raise RewriteError(
             f"{node.name} is a {node.op} made from {node.origin}, "
             f"which is {'no node' if origin is None else f'a {origin.op}'}; a new node is a clone "
-            f"of its origin, a copy ({', '.join(sorted(COPIES))}) or a NoOp"
+            f"of its origin, a copy ({', '.join(sorted(COPIES))}), a {HOLD} or a NoOp"
         )
 
 

@@ -111,6 +111,9 @@ class Costs:
       host_seconds: time each node runs if it is on the host; absent means as long as on the device.
       buffers: of nodes whose workspace is several buffers, the bytes of each in the order in which
         they are asked for, with a 0 where the outputs are.
+      by_kernels: whether the device's own kernels copy, so that what comes from the host has its
+        buffer as a plan has the copy begin.
+      copied: bytes of each argument in the memory of a GPU's host that a step has a copy of.
       fed: what another thread makes arguments from; None if none does.
       lying: where large arguments lie, by address; of others nothing is known.
       lanes: how many nodes the executor runs at once at most, where nothing orders them.
@@ -133,6 +136,8 @@ class Costs:
     requests: Mapping[str, Asked] = field(default_factory=dict)
     host_seconds: Mapping[str, float] = field(default_factory=dict)
     buffers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    by_kernels: bool = False
+    copied: tuple[int, ...] = ()
     fed: Feed | None = None
     lying: tuple[Lying, ...] = ()
     lanes: int = 1

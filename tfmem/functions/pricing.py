@@ -13,8 +13,8 @@ from tfmem.bridge.capture import Captured
 from tfmem.bridge.feeds import is_fed, rows_kept, rows_made
 from tfmem.costs import history, probes, profiler
 from tfmem.costs.static import static_costs, with_link, with_measured
-from tfmem.costs.types import Costs, Feed, Link, Measured, Rates
-from tfmem.graph.device_names import is_gpu
+from tfmem.costs.types import Copies, Costs, Feed, Link, Measured, Rates
+from tfmem.graph.device_names import copies, is_gpu
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan, moved_with
 from tfmem.planning.placement import variables_on
@@ -61,7 +61,8 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,
     )
     costs = with_bodies(costs, graph, captured.bodies)
-    costs = replace(costs, lanes=lanes(), lying=request.lying)
+    copied = tuple(map(costs.allocated, captured.copied))
+    costs = replace(costs, lanes=lanes(), lying=request.lying, copied=copied)
     if is_fed(request.device):
         costs = replace(costs, fed=_feed(captured, costs, request))
     if is_static:
@@ -69,6 +70,7 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
     if has_host:
         link = link_of(request.device, request.host)
         costs = with_link(costs, link) if link else costs
+        costs = replace(costs, by_kernels=by_kernels(request.device, request.host))
     known = measured(graph, request)
     return with_measured(costs, graph, known) if known else costs
 
@@ -110,6 +112,14 @@ def rates_of(device: str) -> Rates | None:
 def link_of(device: str, host: str) -> Link | None:
     """How fast copies between two devices are, likewise."""
     return _known(Link, lambda side: probes.probe_link(device, host, side), device, host)
+
+
+def by_kernels(device: str, host: str) -> bool:
+    """Whether values cross by a GPU's own kernels: unless the other form was measured faster."""
+    if not copies(device, host):
+        return False
+    known = history.probed(Copies, profiler.machine(), device, host)
+    return not known or known.on_device
 
 
 def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> Probe | None:

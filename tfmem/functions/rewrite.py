@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from tfmem.costs import history, profiler
-from tfmem.costs.types import Copies
+from tfmem.functions import pricing
 from tfmem.functions.entry import Entry
 from tfmem.graph import device_names
 from tfmem.graph.bodies import Bodies
@@ -73,11 +72,8 @@ def pin_variables(entry: Entry) -> None:
 
 
 def route_of(device: str, host: str) -> Route:
-    """How values cross: by a GPU's own kernels, unless the other form was measured to be faster."""
-    if not device_names.copies(device, host):
-        return Route(host)
-    known = history.probed(Copies, profiler.machine(), device, host)
-    return Route(host, "" if known and not known.on_device else device)
+    """How values cross."""
+    return Route(host, device if pricing.by_kernels(device, host) else "")
 
 
 def observe(done: Pass, before: Graph, after: Graph, seconds: float) -> None:

@@ -29,13 +29,20 @@ class Editor:
         self._behind: dict[str, list[str]] = {}
         self._outputs = graph.outputs
 
-    def insert(self, node: Node, behind: str) -> Value:
-        """Puts a new node right behind an existing or new one; returns its first output."""
+    def insert(self, node: Node, behind: str, *, first: bool = False) -> Value:
+        """Puts a new node right behind an existing or new one; returns its first output.
+
+        Args:
+          node: the new one.
+          behind: the name of the other.
+          first: before those that were put there already, not behind them.
+        """
         self.node(behind)
         if node.name in self._nodes:
             raise RewriteError(f"cannot insert {node.name!r}: the name is taken")
         self._nodes[node.name] = node
-        self._behind.setdefault(behind, []).append(node.name)
+        others = self._behind.setdefault(behind, [])
+        others.insert(0 if first else len(others), node.name)
         return Value(node.name)
 
     def free_name(self, name: str) -> str:

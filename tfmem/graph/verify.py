@@ -25,6 +25,10 @@ COPIES = frozenset((COPY, TO_HOST, FROM_HOST))
 BARRIER = "NoOp"
 """Op of a node that only orders others."""
 
+HOLD = "IdentityN"
+"""Op of a node that nobody reads: it holds what it reads until its turn. Unlike an Identity's, its
+kernel leaves integers in a GPU's memory."""
+
 _MERGED_WITH_PRODUCER = {("Conv2D", "BiasAdd"), ("Pad", "Conv2D"), ("Pad", "_FusedConv2D")}
 _MERGED_WITH_SIBLING = {("Conv2DBackpropFilter", "BiasAddGrad")}
 
@@ -55,8 +59,9 @@ def verify_rewrite(before: Graph, after: Graph) -> None:
 
     Every node is still there with its op, unless it is pure and nobody uses it; stateful nodes are
     not cloned; what they waited for they still wait for; every new node has an origin and is a
-    clone of it, a copy, or a barrier; inputs differ only by clones and copies of the same value;
-    control inputs that were changed do not make oneDNN merge two nodes (see `mergeable_pairs`).
+    clone of it, a copy, a hold, or a barrier; inputs differ only by clones and copies of the same
+    value; control inputs that were changed do not make oneDNN merge two nodes (see
+    `mergeable_pairs`).
 
     Raises:
       RewriteError: one of these does not hold.
@@ -166,7 +171,7 @@ def _check_new(before: Graph, node: Node) -> None:
     origin = before.by_name.get(node.origin)
     if origin is None:
         raise RewriteError(f"a new node has no origin in the graph before: {node_to_text(node)}")
-    if node.op in COPIES or node.op == BARRIER:
+    if node.op in COPIES or node.op in (BARRIER, HOLD):
         return
     if origin.op != node.op:
         raise RewriteError(f"neither a copy nor a clone: {node_to_text(node)}")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from tfmem.graph.edit import Editor
 from tfmem.graph.ir import Graph, Node
-from tfmem.graph.verify import BARRIER, COPIES, FROM_HOST, TO_HOST, mergeable_pairs
+from tfmem.graph.verify import BARRIER, COPIES, FROM_HOST, HOLD, TO_HOST, mergeable_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,13 @@ class Linearise:
     copy or let one begin: what comes after them counts on it. Nodes of other devices and copies
     wait for their inputs, and for what a transfer makes them wait for, alone.
 
+    With a window of 1 a copy from the host, by a kernel of the device, is queued between its
+    trigger and what comes next, a barrier being put between these; it begins behind what is held
+    until there::
+
+        a -> a/held -> barrier -> b
+                   \\-> copy
+
     Assumes that the nodes stand in the planned order. Where oneDNN would merge two nodes because
     their control inputs became equal, one is made to wait for the other.
     """
@@ -45,7 +52,7 @@ class Linearise:
         editor = Editor(graph)
         chain = [node for node in graph.nodes if self._is_ordered(node, graph)]
         if self.window <= 1:
-            self._chain(editor, chain)
+            self._chain(editor, graph, chain)
         else:
             self._fence(editor, graph, chain)
         for first, second in mergeable_pairs(graph):
@@ -61,10 +68,32 @@ class Linearise:
             return any(one.origin and one.op in COPIES for one in beside)
         return node.op not in (TO_HOST, FROM_HOST)
 
-    def _chain(self, editor: Editor, chain: Sequence[Node]) -> None:
-        for earlier, later in pairwise(chain):
-            if earlier.name not in later.predecessors:
-                editor.add_after(later.name, [earlier.name])
+    def _chain(self, editor: Editor, graph: Graph, chain: Sequence[Node]) -> None:
+        copies = defaultdict[str, list[Node]](list)
+        for node in graph.nodes:
+            for trigger in node.after if node.op == FROM_HOST else ():
+                copies[trigger].append(node)
+        last, begun = "", list[Node]()
+        for node in chain:
+            if begun and node.op != HOLD:
+                last, begun = self._begin(editor, begun, last), []
+            if last and last not in node.predecessors:
+                editor.add_after(node.name, [last])
+            last = node.name
+            begun += copies[last]
+
+    def _begin(self, editor: Editor, copies: Sequence[Node], last: str) -> str:
+        """Has copies queued behind a node of the chain; the barrier that what comes next waits for.
+
+        A node that reads what the last one makes would else be queued before them.
+        """
+        for copy in copies:
+            editor.add_after(copy.name, [last])
+        origin = copies[0].origin
+        barrier = Node(editor.free_name(f"{copies[0].name}/queued"), BARRIER, after=(last,),
+                       device=self.device, origin=origin)  # fmt: skip
+        editor.insert(barrier, behind=last)
+        return barrier.name
 
     def _fence(self, editor: Editor, graph: Graph, chain: Sequence[Node]) -> None:
         barriers: list[str] = []

@@ -21,10 +21,10 @@ class Swap:
 
     After (``a`` evicted, fetched for ``y`` after ``t``, ``p`` paced)::
 
-        a ---> b ... p ... t ... y
-         \\          ^      \\    ^
-          a/out ----/       v   /
-             \\-----------> a/in0          (both on the host, or both kernels of a GPU)
+        a ---> b ... p - a/held ... t ... y
+         \\          ^               \\    ^
+          a/out ----/                v   /
+             \\--------------------> a/in0          (both on the host, or both kernels of a GPU)
 
     Assumes that the nodes stand in the planned order, that each trigger comes before the users it
     brings the value back for, and that `pace` comes after the value is made.

@@ -7,6 +7,11 @@ the device*, which must be a GPU, both copies are kernels of the GPU that read f
 host's pinned memory. A GPU runs behind the nodes that are queued for it, and a copy to it waits for
 those that are queued when the copy begins: a trigger on the host would fire when the GPU has got
 there, with all that was queued meanwhile before it, one on the device fires as it is queued itself.
+
+Copies take their time, but buffers come and go at fixed places of the order, so that they lie where
+they were foreseen to, and an allocator pads them as it was foreseen to. What goes to the host is
+held by a node behind the one that waits for it, however early the copy is over; what comes back by
+a GPU's kernel has its buffer as the kernel is queued (`passes.linearise`).
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from dataclasses import dataclass
 
 from tfmem.graph.edit import Editor
 from tfmem.graph.ir import Graph, Node, Value
-from tfmem.graph.verify import COPY, FROM_HOST, TO_HOST
+from tfmem.graph.verify import COPY, FROM_HOST, HOLD, TO_HOST
 from tfmem.plan import Transfer
 
 
@@ -63,6 +68,8 @@ def add_transfer(
                 editor.rewire(reader, value, source)
         if transfer.pace:
             editor.add_after(transfer.pace, [source.node])
+            held = _held(editor, graph, value, transfer.pace)
+            editor.insert(held, behind=transfer.pace, first=True)
     for i, fetch in enumerate(transfer.fetches):
         copy = _copy(editor, graph, value, source, f"in{i}", route, fetch.trigger)
         behind = source.node
@@ -82,13 +89,32 @@ def _copy(
     route: Route,
     trigger: str = "",
 ) -> Node:
+    op = route.op(to_host=what == "out")
+    return _reader(editor, graph, value, source, what, op, route.device, trigger)
+
+
+def _held(editor: Editor, graph: Graph, value: Value, pace: str) -> Node:
+    device = graph.by_name[value.node].device
+    return _reader(editor, graph, value, value, "held", HOLD, device, pace)
+
+
+def _reader(
+    editor: Editor,
+    graph: Graph,
+    value: Value,
+    source: Value,
+    what: str,
+    op: str,
+    device: str,
+    after: str,
+) -> Node:
     made = graph.by_name[value.node]
     return Node(
         name=editor.free_name(f"{value.node}/{value.index}/{what}"),
-        op=route.op(to_host=what == "out"),
+        op=op,
         inputs=(source,),
-        after=(trigger,) if trigger else (),
+        after=(after,) if after else (),
         nbytes=(graph.nbytes(value),),
-        device=route.device,
+        device=device,
         origin=made.origin or made.name,
     )

@@ -121,6 +121,7 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         json.dumps(sorted(costs.workspace.items())),
         json.dumps(sorted(costs.buffers.items())),
         repr((costs.to_host, costs.from_host, costs.latency, costs.contention, costs.duplex)),
+        repr((costs.by_kernels, costs.copied)),
         repr((costs.granularity, costs.fed, lying, costs.lanes)),
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),

@@ -73,8 +73,8 @@ _EVERY_ALLOCATION = 3
 """Level of the profiler's host tracer from which on allocators report."""
 
 _IN_MEMORY, _LEAST_LEFT = "/dev/shm", 32 * 2**20
-"""Linux's folder for files in memory, and bytes that it must have left. To make and delete a file and
-its folders takes 0.1 ms there and 10 on some disks, a dozen times for each plan."""
+"""Linux's folder for files in memory, and bytes that it must have left. To make and delete a file
+and its folders takes 0.1 ms there and 10 on some disks, a dozen times for each plan."""
 
 
 @dataclass(frozen=True)

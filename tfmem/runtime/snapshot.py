@@ -2,12 +2,13 @@
 
 A variable of this process is copied to NumPy's memory. One that lives in another process, such as
 those that a plan has placed on a host process, is copied there: brought here it would take room on
-the very device that is scarce.
+the very device that is scarce. One that steps access by rows is copied some rows at a time: a read
+of all of it would first be copied on the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,10 @@ from tfmem.units import format_bytes
 _PIECE = 2**26
 """Bytes compared at a time: a comparison makes an array of as many truth values."""
 
+_PART, _LEAST, _MOST = 1 / 16, 2**18, 2**24
+"""Of a variable that is accessed by rows, the part that is copied at a time, and its least and most
+bytes: each takes a call, and as much of the device."""
+
 
 class Snapshot:
     """The values that variables had when this was made.
@@ -29,20 +34,25 @@ class Snapshot:
       nbytes: what they take.
     """
 
-    def __init__(self, variables: Iterable[Any]) -> None:
+    def __init__(self, variables: Iterable[Any], by_rows: Collection[Any] = ()) -> None:
         """Copies the values of some `tf.Variable`s.
+
+        Args:
+          variables: to be copied.
+          by_rows: those of them, by `id`, that steps access by rows.
 
         Raises:
           HostMemoryError: a host has no room for them.
           tfmem.Error: one cannot be read: it has no value yet, or the device has no room to read it
-            (one that ops have accessed by rows is copied there first).
+            (one that other functions access by rows is copied there first).
         """
         import tensorflow as tf
 
         self._variables = list(variables)
+        self._by_rows = frozenset(by_rows)
         self.nbytes = _check_room(self._variables)
         try:
-            self._values = [_value(variable) for variable in self._variables]
+            self._values = [self._value(variable) for variable in self._variables]
         except MemoryError as error:
             raise HostMemoryError(
                 f"the host has no room for a copy of {format_bytes(self.nbytes)} of variables"
@@ -58,10 +68,29 @@ class Snapshot:
         """
         changed = []
         for variable, value in zip(self._variables, self._values, strict=True):
-            if not _is_same(_copy(variable), value):
-                _assign(variable, value)
+            if not _is_same(self._copy(variable), value):
+                self._assign(variable, value)
                 changed.append(str(variable.name))
         return changed
+
+    def _value(self, variable: Any) -> Any:
+        """A copy; raises tfmem.Error if there is nothing to be copied."""
+        value = self._copy(variable)
+        if not variable.shape.is_compatible_with(value.shape):  # a read of none: an empty tensor
+            raise Error(f"variable {variable.name!r} has no value yet")
+        return value
+
+    def _copy(self, variable: Any) -> Any:
+        return _copy_of_rows(variable) if self._has_rows(variable) else _copy(variable)
+
+    def _assign(self, variable: Any, value: Any) -> None:
+        (_assign_rows if self._has_rows(variable) else _assign)(variable, value)
+
+    def _has_rows(self, variable: Any) -> bool:
+        """Whether it is accessed by rows, is here, and has any."""
+        is_here = id(variable) in self._by_rows and device_names.is_local(variable.device)
+        shape = variable.shape
+        return is_here and shape.is_fully_defined() and shape.rank > 0 and shape[0] > 1
 
 
 def _check_room(variables: Iterable[Any]) -> int:
@@ -80,14 +109,6 @@ def _check_room(variables: Iterable[Any]) -> int:
     return sum(needed.values())
 
 
-def _value(variable: Any) -> Any:
-    """A copy; raises tfmem.Error if there is nothing to be copied."""
-    value = _copy(variable)
-    if not variable.shape.is_compatible_with(value.shape):  # a read of none gives an empty tensor
-        raise Error(f"variable {variable.name!r} has no value yet")
-    return value
-
-
 def _copy(variable: Any) -> Any:
     """The value in NumPy's memory, or in the process that the variable lives in."""
     import tensorflow as tf
@@ -98,6 +119,41 @@ def _copy(variable: Any) -> Any:
             return tf.raw_ops.DeepCopy(x=value)
     found = value.numpy()  # a scalar is no array
     return found if isinstance(found, np.ndarray) else np.array(found, dtype=_numpy(variable))
+
+
+def _rows(variable: Any) -> Iterator[slice]:
+    """Which rows are copied at a time."""
+    count, nbytes = int(variable.shape[0]), handles.nbytes(variable)
+    most = min(max(_PART * nbytes, _LEAST), _MOST)
+    some = max(1, int(count * most / max(1, nbytes)))
+    return (slice(first, min(first + some, count)) for first in range(0, count, some))
+
+
+def _copy_of_rows(variable: Any) -> Any:
+    """The value in NumPy's memory, of a variable that is accessed by rows and is here."""
+    import tensorflow as tf
+
+    found = np.empty(variable.shape, _numpy(variable))
+    with tf.device(variable.device):
+        for rows in _rows(variable):
+            found[rows] = tf.raw_ops.ResourceGather(
+                resource=variable.handle,
+                indices=np.arange(rows.start, rows.stop),
+                dtype=variable.dtype,
+            ).numpy()
+    return found
+
+
+def _assign_rows(variable: Any, value: Any) -> None:
+    import tensorflow as tf
+
+    with tf.device(variable.device):
+        for rows in _rows(variable):
+            tf.raw_ops.ResourceScatterUpdate(
+                resource=variable.handle,
+                indices=np.arange(rows.start, rows.stop),
+                updates=value[rows],
+            )
 
 
 def _numpy(variable: Any) -> Any:

@@ -83,6 +83,24 @@ def clocks_of(steps: Program, costs: Costs) -> Clocks:
     return Clocks(held, landed, ends, max(ends, default=0.0))
 
 
+def awaited(steps: Program) -> dict[int, list[int]]:
+    """Which copies to the host have landed when each position ends, whatever any clock says.
+
+    A GPU's memory is handed out as kernels are launched, which runs ahead of all clocks but where a
+    node waits for a copy. The copies before that have landed then, too: they go one by one.
+    """
+    found: dict[int, list[int]] = {}
+    until, nodes = -1, len(steps.graph.names)
+    copies = (step - nodes for step in reversed(steps.sequence) if step >= nodes)
+    for number in (one for one in copies if steps.copies[one].to_host):
+        pace = steps.copies[number].pace
+        if pace >= 0:
+            until = min(until, pace) if until >= 0 else pace
+        if (position := pace if pace >= 0 else until) >= 0:
+            found.setdefault(position, []).append(number)
+    return found
+
+
 class _Device:
     """The device's own nodes, which stand still for a part of what others do on its cores."""
 

@@ -62,7 +62,7 @@ class Replay:
     Args:
       lifetimes: when each buffer begins and ends.
       workspace, within: as for `requests`.
-      fed, lying: as in `Costs`.
+      fed, lying, copied: as in `Costs`.
 
     Attributes:
       kinds: of callers, for each of whom it has to fit.
@@ -86,11 +86,12 @@ class Replay:
         *,
         fed: Feed | None = None,
         lying: Sequence[Lying] = (),
+        copied: Sequence[int] = (),
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
         self.most, self.orders = math.inf, tuple[Sequence[int], ...]()
         self.variations = tuple[Variation, ...]()
-        self._staying = [nbytes for asked in within.values() for nbytes in asked.stays]
+        self._staying = [*copied, *(one for asked in within.values() for one in asked.stays)]
         sizes = self._sizes = lifetimes.nbytes.tolist()
         pairs = lifetimes.variables
         self._renewed = {old: new for old, new in pairs if old != new and sizes[old]}

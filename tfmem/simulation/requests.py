@@ -258,10 +258,10 @@ def _as_given(
 
 
 def staying(steps: Program, costs: Costs) -> list[int]:
-    """Bytes of each buffer of functions that is there in every step from the first on."""
+    """Bytes of each buffer, but for values of the graph, that is there throughout every step."""
     names = (steps.graph.priced[node] for node in steps.order)
     asked = (costs.requests[name] for name in names if name in costs.requests)
-    return [nbytes for one in asked for nbytes in one.stays]
+    return [*costs.copied, *(nbytes for one in asked for nbytes in one.stays)]
 
 
 def kernel_buffers(steps: Program, costs: Costs) -> list[tuple[int, ...]]:

@@ -19,7 +19,7 @@ from tfmem.graph.ir import Graph, Value
 from tfmem.plan import Plan
 from tfmem.simulation import liveness
 from tfmem.simulation.allocation import Allocation
-from tfmem.simulation.clocks import Clocks, clocks_of
+from tfmem.simulation.clocks import Clocks, awaited, clocks_of
 from tfmem.simulation.layout import within
 from tfmem.simulation.program import Program, program
 from tfmem.simulation.replay import Replay
@@ -101,7 +101,12 @@ class Applied:
     @cached_property
     def lifetimes(self) -> liveness.Lifetimes:
         """How long buffers live."""
-        return liveness.lifetimes(self.program, self.costs.granularity, self.clocks.held)
+        return liveness.lifetimes(self.program, self.costs.granularity, self._held)
+
+    @cached_property
+    def _held(self) -> Mapping[int, Sequence[int]]:
+        """Which copies to the host have landed when each position ends."""
+        return awaited(self.program) if is_gpu(self.plan.device) else self.clocks.held
 
     @cached_property
     def timeline(self) -> Array:
@@ -116,7 +121,7 @@ class Applied:
         bound = int(timeline[peak])
         if window > 1:
             granularity = self.costs.granularity
-            loose = liveness.lifetimes(steps, granularity, self.clocks.held, window)
+            loose = liveness.lifetimes(steps, granularity, self._held, window)
             bound = max(bound, int(_window_timeline(loose, self.costs, window).max()))
         return Simulation(
             peak_bytes=int(timeline[peak]),
@@ -157,7 +162,9 @@ class Applied:
         """Its step, to be replayed in allocators."""
         steps, costs, lifetimes = self.program, self.costs, self.lifetimes
         buffers, inside = kernel_buffers(steps, costs), functions(steps, costs, lifetimes)
-        step = Replay(lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying)
+        step = Replay(
+            lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying, copied=costs.copied
+        )
         step.orders = orders_of(steps, self.plan, self._at_most(MOST_STEPS))
         others = max(FEWEST, min(MOST, self.rounds // ROUNDS - 1))
         step.variations = variations_of(lifetimes, costs, self.landed, others)

@@ -38,9 +38,10 @@ def variations_of(
 
     Nodes that choose by one value, such as a branch and its gradient, choose alike, each branch in
     turn; those of bodies are not told apart. What comes to the device has its buffer from some
-    moment on between the earliest, as in `lifetimes`, and its first use. What goes to the host has
-    its own to some moment between the end of the copy and the latest, as in `lifetimes`. What
-    another process was sent, and what functions took and gave, may be held for a moment more.
+    moment on between the earliest, as in `lifetimes`, and its first use, if not at a fixed one.
+    What goes to the host, and no node waits for that, has its own to some moment between the end of
+    the copy and the latest, as in `lifetimes`. What another process was sent, and what functions
+    took and gave, may be held for a moment more.
 
     Args:
       lifetimes: of the step that is told.
@@ -56,7 +57,7 @@ def variations_of(
         for node in steps.order
         if steps.graph.priced[node] in costs.choices
     }
-    arrivals, departures = list(_arrivals(lifetimes)), list(_departures(lifetimes, landed))
+    arrivals, departures = list(_arrivals(lifetimes, costs)), list(_departures(lifetimes, landed))
     held = dict(_held(lifetimes, costs))
     if not (choosing or arrivals or departures or held):
         return ()
@@ -99,15 +100,21 @@ def _at_other_moments(
     return replace(lifetimes, start=start, end=end)
 
 
-def _arrivals(lifetimes: Lifetimes) -> Iterator[tuple[int, int, int]]:
-    """Buffers of what comes to the device, first and last position at which they may begin."""
+def _arrivals(lifetimes: Lifetimes, costs: Costs) -> Iterator[tuple[int, int, int]]:
+    """Buffers of what comes to the device, first and last position at which they may begin.
+
+    A copy by the device's own kernel begins behind its trigger (`passes.linearise`), if a node
+    before that has waited for the way out.
+    """
     steps = lifetimes.program
     needed = _first_uses(steps)
+    paces = {copy.made: copy.pace for copy in steps.copies if costs.by_kernels and copy.pace >= 0}
     for number, copy in enumerate(steps.copies, len(steps.graph.names)):
         buffer = lifetimes.buffers[copy.made]
         if not copy.to_host and number in needed and lifetimes.nbytes[buffer]:
             first = int(lifetimes.start[buffer])
-            yield buffer, first, max(first, needed[number])
+            if first <= paces.get(copy.source, first):
+                yield buffer, first, max(first, needed[number])
 
 
 def _departures(lifetimes: Lifetimes, landed: Mapping[int, int]) -> Iterator[tuple[int, int]]:
@@ -118,7 +125,8 @@ def _departures(lifetimes: Lifetimes, landed: Mapping[int, int]) -> Iterator[tup
         if copy.to_host:
             buffer = buffers[copy.source]
             begin = first.get(buffer, int(lifetimes.start[buffer]))
-            first[buffer] = max(begin, landed.get(number, 0))
+            over = copy.pace if copy.pace >= 0 else landed.get(number, 0)
+            first[buffer] = max(begin, over)
     early = {b for b, position in first.items() if b >= 0 and position < lifetimes.end[b]}
     if not early:
         return

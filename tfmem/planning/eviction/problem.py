@@ -58,7 +58,8 @@ class EvictionProblem:
         self.scratch = [costs.allocated(costs.workspace.get(name, 0)) for name in form.priced]
         self.size = [costs.allocated(nbytes) for nbytes in form.nbytes]
         asked = (costs.requests[name] for name in form.priced if name in costs.requests)
-        self.fixed_bytes = sum(nbytes for one in asked for nbytes in one.stays)
+        self.fixed_bytes = sum(costs.copied)
+        self.fixed_bytes += sum(nbytes for one in asked for nbytes in one.stays)
         self.storage = self._storages()
         self.values: list[list[int]] = [[] for _ in self.size]
         for value, storage in enumerate(self.storage):
