@@ -327,7 +327,7 @@ def copied_back() -> dict[str, Any]:
     del made[1], made[3], expected[1], expected[3]  # among them, and beside others
     later, before = buffers.unsettled(made, device), heap.measured(device)
     assert before is not None
-    foreseen = _after_copies(before, later.copied)
+    foreseen, _ = _after_copies(before, later.copied)
     buffers.unshare(made, device)
     after = heap.measured(device)
     assert after is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tfmem.costs.types import Home
 from tfmem.errors import HostMemoryError
 from tfmem.functions import resolve
 from tfmem.plan import Plan
@@ -67,6 +68,14 @@ def test_a_variable_that_is_copied_goes_back_unless_its_place_has_grown(
     free: dict[int, int], chunk: tuple[int, int], expected: dict[int, int]
 ) -> None:
     found = Heap(10_000, tuple(free.values()), tuple(free), 0)
-    after = resolve._after_copies(found, [(Chunk(*chunk, is_sure=True), chunk[1])])
+    after, _ = resolve._after_copies(found, [(Chunk(*chunk, is_sure=True), chunk[1])])
     assert dict(zip(after.begins, after.free, strict=True)) == expected
     assert after.in_use == 10_000
+
+
+def test_variables_are_told_with_what_lies_beside_them() -> None:
+    found = Heap(10_000, (1024, 512, 256), (0, 4096, 8192), 0)
+    places = {"first": 1024, "second": 3072, "far": 6144, "last": 7168}
+    homes = {name: Chunk(begin, 1024, is_sure=True) for name, begin in places.items()}
+    first, second, far, last = (Home(name, 1024) for name in homes)
+    assert resolve._blocks(found, homes) == ((0, first), (second, 1), (far, last, 2))

@@ -91,6 +91,17 @@ class Lying:
     is_beside: bool
 
 
+class Home(NamedTuple):
+    """Where a variable lies until it is placed on a host: a chunk of a device's memory."""
+
+    name: str
+    nbytes: int
+
+
+Block = tuple[int | Home, ...]
+"""What lies side by side in a device's memory: free chunks, by their numbers, and variables."""
+
+
 @dataclass(frozen=True)
 class Costs:
     """Prices of a graph's nodes on one device.
@@ -116,6 +127,7 @@ class Costs:
       copied: bytes of each argument in the memory of a GPU's host that a step has a copy of.
       fed: what another thread makes arguments from; None if none does.
       lying: where large arguments lie, by address; of others nothing is known.
+      blocks: what lies beside variables that may be placed, as far as that is told.
       lanes: how many nodes the executor runs at once at most, where nothing orders them.
       choices: among how many functions a node chooses, by its name; `requests` has what that asks
         for which takes most.
@@ -140,6 +152,7 @@ class Costs:
     copied: tuple[int, ...] = ()
     fed: Feed | None = None
     lying: tuple[Lying, ...] = ()
+    blocks: tuple[Block, ...] = ()
     lanes: int = 1
     choices: Mapping[str, int] = field(default_factory=dict)
     once: frozenset[str] = frozenset()

@@ -37,6 +37,7 @@ from tfmem.planning.request import Decision, Request
 from tfmem.planning.search import choose
 from tfmem.runtime import buffers
 from tfmem.runtime.buffers import Unsettled
+from tfmem.runtime.chunks import Chunk
 from tfmem.runtime.locks import alone
 
 _log = logging.getLogger("tfmem")
@@ -94,8 +95,18 @@ def as_devices_are(
                 sources=captured.known_sources,
             )
             where = partial(lying, captured, request.device, held)
-            found.append(with_room(counted, where, later.copied))
+            homes = _homes(captured, own, request)
+            found.append(with_room(counted, where, later.copied, homes))
     return tuple(found)
+
+
+def _homes(captured: Captured, own: Sequence[Any], request: Request) -> dict[str, Chunk]:
+    """Where variables lie that may be placed, as far as that is told."""
+    if not (request.host and "place" in request.techniques):
+        return {}
+    found = buffers.homes(own, request.device)
+    names = {id(one): name for name, one in captured.variables.items()}
+    return {names[key]: chunk for key, chunk in found.items()}
 
 
 @tells_bugs
@@ -147,12 +158,13 @@ def _still_kept(
     use in any order, the judgement knows nothing.
     """
     was = before.request
-    as_then = replace(request, room=was.room, lying=was.lying, bytes_beside=was.bytes_beside)
+    now = {name: getattr(was, name) for name in ("room", "lying", "blocks", "bytes_beside")}
+    as_then = replace(request, **now)
     if before.graph != graph or was != as_then:
         return None
     if before.plan.is_noop and request.bytes_beside > was.bytes_beside:
         return None
-    costs = replace(before.costs, lying=request.lying)
+    costs = replace(before.costs, lying=request.lying, blocks=request.blocks)
     found = judge(graph, costs, request, before.plan, captured.bodies)
     return Planned(graph, costs, found, request) if found.keeps(request.budget) else None
 

@@ -63,6 +63,7 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
     costs = with_bodies(costs, graph, captured.bodies)
     copied = tuple(map(costs.allocated, captured.copied))
     costs = replace(costs, lanes=lanes(), lying=request.lying, copied=copied)
+    costs = replace(costs, blocks=request.blocks)
     if is_fed(request.device):
         costs = replace(costs, fed=_feed(captured, costs, request))
     if is_static:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tfmem.bridge import handles
 from tfmem.bridge.capture import Captured
-from tfmem.costs.types import GRAIN, Lying
+from tfmem.costs.types import GRAIN, Block, Home, Lying
 from tfmem.errors import Error, HostMemoryError
 from tfmem.graph import device_names
 from tfmem.options import Options
@@ -156,6 +156,7 @@ def with_room(
     request: Request,
     where: Callable[[Heap], tuple[Lying, ...]],
     copied: Sequence[tuple[Chunk, int]] = (),
+    homes: Mapping[str, Chunk] | None = None,
 ) -> Request:
     """The request with the chunks that its device's allocator has free, and arguments among them.
 
@@ -167,47 +168,79 @@ def with_room(
       request: for the device.
       where: tells between which of the free chunks arguments lie.
       copied: chunks and bytes of variables that are copied before the first step.
+      homes: the chunks of variables that may be placed.
     """
+    homes = homes or {}
     limit, region = memory.device_limit(request.device), memory.region_bytes(request.device)
     may_grow = limit is None or (region is None and _is_far(limit, request))
-    request = replace(request, room=None, may_grow=may_grow, lying=())
+    request = replace(request, room=None, may_grow=may_grow, lying=(), blocks=())
     if limit is None:
         return request
     if may_grow:
-        return _among_holes(request, where)
+        return _among_holes(request, where, homes)
     heap.claim(request.device)
     found = heap.measured(request.device)
     if found is None:
         _log.warning("%s: %s", request.device, _UNTOLD)
         current, _ = memory.memory_info(request.device)
         return replace(request, room=(max(GRAIN, (region or limit) - current),))
-    then = _after_copies(found, copied)
+    then, moved = _after_copies(found, copied)
+    homes = {name: moved.get(chunk.begin, chunk) for name, chunk in homes.items()}
     room = *then.free, *([then.unclaimed] if then.unclaimed else [])
     beside = max(0, request.bytes_beside + then.in_use - found.in_use)
-    return replace(request, room=room, lying=where(then), bytes_beside=beside)
+    blocks = _blocks(then, homes)
+    return replace(request, room=room, lying=where(then), blocks=blocks, bytes_beside=beside)
 
 
-def _after_copies(found: Heap, copied: Sequence[tuple[Chunk, int]]) -> Heap:
+def _blocks(found: Heap, homes: Mapping[str, Chunk]) -> tuple[Block, ...]:
+    """What lies side by side with a variable, by address."""
+    blocks = _neighbours(found, homes)
+    return tuple(block for block in blocks if any(isinstance(one, Home) for one in block))
+
+
+def _neighbours(found: Heap, homes: Mapping[str, Chunk]) -> Iterator[Block]:
+    """What lies side by side, by address."""
+    lying: list[tuple[int, int, int | Home]] = [
+        (chunk.begin, chunk.nbytes, Home(name, chunk.nbytes)) for name, chunk in homes.items()
+    ]
+    lying += zip(found.begins, found.free, range(len(found.free)), strict=True)
+    block, end = list[int | Home](), 0
+    for begin, nbytes, one in sorted(lying, key=lambda item: item[:2]):
+        if begin != end:
+            yield tuple(block)
+            block = []
+        block.append(one)
+        end = begin + nbytes
+    yield tuple(block)
+
+
+def _after_copies(
+    found: Heap, copied: Sequence[tuple[Chunk, int]]
+) -> tuple[Heap, dict[int, Chunk]]:
     """A heap after variables with buffers of their own were copied, and back into their places.
 
     As `buffers.unshare` does; what has grown together with a free neighbour is another place.
+
+    Returns:
+      It, and the chunks of those variables, by the addresses that they had before.
     """
     allocator, copied = Bfc(room=()), list(_still_in_use(found, copied))
     own = allocator.place(
         dict(zip(found.begins, found.free, strict=True)),
         {chunk.begin: chunk.nbytes for chunk, _ in copied},
     )
-    before = allocator.in_use
-    for place, (_, nbytes) in zip(own, copied, strict=True):
+    before, moved = allocator.in_use, dict[int, Chunk]()
+    for place, (chunk, nbytes) in zip(own, copied, strict=True):
         size = max(1, -(-nbytes // GRAIN)) * GRAIN
         for _ in range(2):
             if allocator.has(size):
                 other = allocator.allocate(size)
                 allocator.release(place)
                 place = other
+        moved[chunk.begin] = Chunk(place.begin, place.size, is_sure=True)
     free = dict(sorted((begin, size) for size, begin in allocator.free_places))
     in_use = found.in_use + allocator.in_use - before
-    return Heap(in_use, tuple(free.values()), tuple(free), found.unclaimed)
+    return Heap(in_use, tuple(free.values()), tuple(free), found.unclaimed), moved
 
 
 def _still_in_use(found: Heap, copied: Sequence[tuple[Chunk, int]]) -> Iterator[tuple[Chunk, int]]:
@@ -222,7 +255,9 @@ def _still_in_use(found: Heap, copied: Sequence[tuple[Chunk, int]]) -> Iterator[
             yield chunk, nbytes
 
 
-def _among_holes(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -> Request:
+def _among_holes(
+    request: Request, where: Callable[[Heap], tuple[Lying, ...]], homes: Mapping[str, Chunk]
+) -> Request:
     """As `with_room`, for a budget where the allocator may have any amount more.
 
     Where variables may leave the device there is room for what takes their place.
@@ -240,7 +275,8 @@ def _among_holes(request: Request, where: Callable[[Heap], tuple[Lying, ...]]) -
     found = heap.measured(request.device)
     if found is None or sum(found.free) < most:  # it would grow in a step
         return request
-    return replace(request, room=found.free, lying=where(found))
+    blocks = _blocks(found, homes)
+    return replace(request, room=found.free, lying=where(found), blocks=blocks)
 
 
 def _is_far(limit: int, request: Request) -> bool:

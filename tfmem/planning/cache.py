@@ -113,8 +113,9 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
 
     What is free in an allocator that may grow is left out, but for whether it is known.
     """
-    is_known = request.room is not None
-    room, lying = (is_known, ()) if request.may_grow else (request.room, costs.lying)
+    free: tuple[object, ...] = request.room, costs.lying, costs.blocks
+    if request.may_grow:
+        free = (request.room is not None,)
     facts = [
         str(graph),
         json.dumps(sorted(costs.seconds.items())),
@@ -122,12 +123,12 @@ def fingerprint(graph: Graph, costs: Costs, request: Request, bodies: Bodies | N
         json.dumps(sorted(costs.buffers.items())),
         repr((costs.to_host, costs.from_host, costs.latency, costs.contention, costs.duplex)),
         repr((costs.by_kernels, costs.copied)),
-        repr((costs.granularity, costs.fed, lying, costs.lanes)),
+        repr((costs.granularity, costs.fed, costs.lanes)),
         json.dumps(sorted(costs.host_seconds.items())),
         json.dumps(sorted(costs.requests.items())),
         repr([(n.name, n.stashes, n.holds, n.same) for n in graph.nodes if n.stashes or n.holds]),
         repr([(n.name, n.passed, n.last, n.inplace, n.lent, n.rows) for n in graph.nodes]),
-        repr((request.device, request.host, request.budget, room, request.max_slowdown)),
+        repr((request.device, request.host, request.budget, free, request.max_slowdown)),
         repr((sorted(request.techniques), request.bytes_beside, request.bytes_unforeseen)),
         *_texts(bodies or {}),
         PLANNER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tfmem.costs.types import Lying
+from tfmem.costs.types import Block, Lying
 from tfmem.plan import Plan
 from tfmem.simulation.simulate import Simulation
 
@@ -39,6 +39,7 @@ class Request(Bounds):
         in use when the plan is made; None if it may grow without a limit.
       may_grow: whether its allocator may have more than that.
       lying: where the large arguments of the first call lie between these chunks, by address.
+      blocks: the variables that may be placed, with the free chunks beside them.
       bytes_beside: in use on the device, for the whole step, that are no part of the function.
       bytes_unforeseen: to be left free, for steps measured before took more than was predicted.
       in_order: whether one node must run after the other, in one order that is known.
@@ -51,6 +52,7 @@ class Request(Bounds):
     room: tuple[int, ...] | None = None
     may_grow: bool = False
     lying: tuple[Lying, ...] = ()
+    blocks: tuple[Block, ...] = ()
     bytes_beside: int = 0
     bytes_unforeseen: int = 0
     in_order: bool = False

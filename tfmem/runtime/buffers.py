@@ -98,6 +98,26 @@ def unsettled(variables: Iterable[Any], device: str) -> Unsettled:
     return Unsettled(tuple(missing), tuple(copied))
 
 
+def homes(variables: Iterable[Any], device: str) -> dict[int, chunks.Chunk]:
+    """The chunks of variables on a device that are not small, by `id`, as far as that is told.
+
+    Of several that share one it is the first.
+    """
+    import tensorflow as tf
+
+    found, seen = dict[int, chunks.Chunk](), set[int]()
+    for variable in (one for one in variables if one.device == device and one.is_initialized()):
+        if handles.nbytes(variable) < heap.LEAST_CHUNK:
+            continue
+        with tf.init_scope(), tf.device(device), contextlib.suppress(tf.errors.OpError):
+            value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            chunk = chunks.chunk_of(device, value)
+            if chunk is not None and chunk.begin not in seen:
+                seen.add(chunk.begin)
+                found[id(variable)] = chunk
+    return found
+
+
 def copy_reads(variables: Iterable[Any], device: str) -> None:
     """Sets variables on a device to copy-on-read, as the first access by rows does; values stay.
 

@@ -21,6 +21,7 @@ from tfmem.simulation import liveness
 from tfmem.simulation.allocation import Allocation
 from tfmem.simulation.clocks import Clocks, awaited, clocks_of
 from tfmem.simulation.layout import within
+from tfmem.simulation.leaving import with_left
 from tfmem.simulation.program import Program, program
 from tfmem.simulation.replay import Replay
 from tfmem.simulation.requests import functions, kernel_buffers, scratch, staying
@@ -324,10 +325,10 @@ def asked(graph: Graph, costs: Costs, plan: Plan) -> list[tuple[str, int]]:
 
 
 def _freed(graph: Graph, costs: Costs, plan: Plan, room: Sequence[int]) -> tuple[int, ...]:
-    """The free chunks when variables have been placed: each leaves one of its own."""
-    placed = (graph.by_name[one.variable] for one in plan.placements)
-    freed = (sum(map(costs.allocated, node.nbytes)) for node in placed if node.device != plan.host)
-    return *freed, *room
+    """The free chunks when variables have been placed."""
+    nodes = (graph.by_name[one.variable] for one in plan.placements)
+    placed = {n.name: sum(map(costs.allocated, n.nbytes)) for n in nodes if n.device != plan.host}
+    return with_left(room, costs.blocks, placed)
 
 
 def _timeline(steps: Program, costs: Costs, lifetimes: liveness.Lifetimes) -> Array:

@@ -1,0 +1,51 @@
+"""What is free in a device's memory once variables have been placed on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from tfmem.costs.types import Block, Home
+
+
+def with_left(
+    room: Sequence[int], blocks: Sequence[Block], placed: Mapping[str, int]
+) -> tuple[int, ...]:
+    """The free chunks when variables have left, and their chunks have joined those beside them.
+
+    A chunk that has joined the one before it has no bytes any more, so that numbers stay as they
+    are. Chunks that are beside none come first, as do those of which nothing is known.
+
+    Args:
+      room: bytes of each free chunk before, by address.
+      blocks: what lies beside variables.
+      placed: the variables that leave, with the bytes of their values as allocated.
+    """
+    free, alone, unknown = list(room), list[int](), dict(placed)
+    for block in blocks:
+        for run in _runs(block, placed):
+            left = [one for one in run if isinstance(one, Home)]
+            chunks = [one for one in run if not isinstance(one, Home)]
+            nbytes = sum(one.nbytes for one in left) + sum(free[number] for number in chunks)
+            for one in left:
+                del unknown[one.name]
+            for number in chunks:
+                free[number] = 0
+            if chunks:
+                free[chunks[0]] = nbytes
+            else:
+                alone.append(nbytes)
+    return *alone, *unknown.values(), *free
+
+
+def _runs(block: Block, placed: Collection[str]) -> Iterator[list[int | Home]]:
+    """The parts of a block that are free then."""
+    run = list[int | Home]()
+    for one in block:
+        if isinstance(one, Home) and one.name not in placed:
+            if run:
+                yield run
+            run = []
+        else:
+            run.append(one)
+    if run:
+        yield run
