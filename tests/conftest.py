@@ -72,14 +72,25 @@ def simulated_gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         found = environment(tmp_path_factory.mktemp("simgpu"))
     except CannotBuildError as error:
         pytest.skip(f"no simulated GPU: {error}")
-    for count in ("1", "2"):
-        kept = limited.run_limited(
-            "tests.simgpu.device:keep_probes",
-            dataclasses.asdict(Capabilities()),
-            limit_bytes=2**28,
-            timeout=60,
-            gpu=True,
-            environment=found | {"SIMGPU_DEVICES": count},
-        )
-        assert kept.status == "ok", kept.error + kept.output
+    _learn(found)
     return found
+
+
+@pytest.fixture(scope="session")
+def two_simulated_gpus(simulated_gpu: dict[str, str]) -> dict[str, str]:
+    """The same with two of them."""
+    found = simulated_gpu | {"SIMGPU_DEVICES": "2"}
+    _learn(found)
+    return found
+
+
+def _learn(variables: dict[str, str]) -> None:
+    kept = limited.run_limited(
+        "tests.simgpu.device:keep_probes",
+        dataclasses.asdict(Capabilities()),
+        limit_bytes=2**28,
+        timeout=60,
+        gpu=True,
+        environment=variables,
+    )
+    assert kept.status == "ok", kept.error + kept.output

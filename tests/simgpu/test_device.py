@@ -105,11 +105,12 @@ def test_a_copy_that_nobody_waits_for_gives_other_numbers(simulated_gpu: dict[st
     assert any(not difference < 1 for difference in broken["differences"])  # nor is NaN
 
 
-def test_two_devices_that_train_one_model_keep_their_budgets(simulated_gpu: dict[str, str]) -> None:
-    two = simulated_gpu | {"SIMGPU_DEVICES": "2"}
-    plain = run("mirrored", two, 0)
+def test_two_devices_that_train_one_model_keep_their_budgets(
+    two_simulated_gpus: dict[str, str],
+) -> None:
+    plain = run("mirrored", two_simulated_gpus, 0)
     budget = int(0.85 * min(plain["peaks"]))
-    kept = run("mirrored", two, budget)
+    kept = run("mirrored", two_simulated_gpus, budget)
     assert plain["losses"][-1] < plain["losses"][0]
     assert kept["losses"] == pytest.approx(plain["losses"], rel=1e-6)
     assert max(kept["peaks"]) <= budget

@@ -95,18 +95,20 @@ def as_devices_are(
                 sources=captured.known_sources,
             )
             where = partial(lying, captured, request.device, held)
-            homes = _homes(captured, own, request)
+            homes = _homes(captured, request, later, is_settled)
             found.append(with_room(counted, where, later.copied, homes))
     return tuple(found)
 
 
-def _homes(captured: Captured, own: Sequence[Any], request: Request) -> dict[str, Chunk]:
+def _homes(
+    captured: Captured, request: Request, later: Unsettled, is_settled: bool
+) -> dict[str, Chunk]:
     """Where variables lie that may be placed, as far as that is told."""
     if not (request.host and "place" in request.techniques):
         return {}
-    found = buffers.homes(own, request.device)
-    names = {id(one): name for name, one in captured.variables.items()}
-    return {names[key]: chunk for key, chunk in found.items()}
+    own, _ = _by_access(captured)
+    found = buffers.homes(own, request.device) if is_settled else later.homes
+    return {name: found[id(one)] for name, one in captured.variables.items() if id(one) in found}
 
 
 @tells_bugs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left, insort
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfmem.bridge import handles
@@ -65,10 +65,12 @@ class Unsettled:
       missing: bytes of each buffer that it makes for those that have none of their own.
       copied: the chunk and the bytes of each of those that have, in order; not of small ones, for
         which small chunks are free is not known.
+      homes: the chunks of these, by the `id` of the variable.
     """
 
     missing: tuple[int, ...] = ()
     copied: tuple[tuple[chunks.Chunk, int], ...] = ()
+    homes: Mapping[int, chunks.Chunk] = field(default_factory=dict)
 
 
 def unsettled(variables: Iterable[Any], device: str) -> Unsettled:
@@ -81,6 +83,7 @@ def unsettled(variables: Iterable[Any], device: str) -> Unsettled:
 
     seen, limit = set[int](), memory.device_limit(device)
     missing, copied = list[int](), list[tuple[chunks.Chunk, int]]()
+    found = dict[int, chunks.Chunk]()
     for variable in (one for one in variables if one.device == device and one.is_initialized()):
         if limit is None or memory.memory_info(device)[0] + handles.nbytes(variable) > limit:
             continue
@@ -94,8 +97,9 @@ def unsettled(variables: Iterable[Any], device: str) -> Unsettled:
                 missing.append(nbytes)
             elif nbytes >= heap.LEAST_CHUNK and (chunk := chunks.chunk_of(device, value)):
                 copied.append((chunk, nbytes))
+                found[id(variable)] = chunk
             seen.add(begin)
-    return Unsettled(tuple(missing), tuple(copied))
+    return Unsettled(tuple(missing), tuple(copied), found)
 
 
 def homes(variables: Iterable[Any], device: str) -> dict[int, chunks.Chunk]:
