@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.graphs import DEVICE
+from tfmem.costs.types import Costs
+from tfmem.graph.text import parse
 from tfmem.planning.candidates import COMPARED, Candidates, _faster
+from tfmem.planning.request import Request
 
 
 @dataclass
@@ -52,3 +56,21 @@ def test_an_order_that_takes_little_by_itself_is_looked_at_beside_one_that_can_b
     made: list[Candidates] = list(found.values())  # type: ignore[arg-type]
     chosen = _faster(made)
     assert [name for one in chosen for name, known in found.items() if one is known] == expected
+
+
+def test_what_another_device_makes_is_no_eviction_where_there_is_no_host() -> None:
+    """The body of a branch on a GPU, one of whose nodes has a kernel for the CPU alone."""
+    graph = parse("""
+        x = _Arg() [100] @cpu
+        a = MatMul(x:0) [100] @cpu
+        b = MatMul(a:0) [100] @cpu
+        mask = MatMul() [40] @elsewhere
+        c = MatMul(b:0, mask:0) [100] @cpu
+        d = MatMul(c:0, a:0) [100] @cpu
+        return d:0""")
+    costs = Costs(dict.fromkeys(("a", "b", "mask", "c", "d"), 1.0), {}, granularity=1)
+    request = Request(budget=10_000, techniques=frozenset({"order", "recompute"}), device=DEVICE)
+    order = [node.name for node in graph.nodes]
+    found = Candidates(graph, costs, request, order)
+    assert found.problem.on_host[graph.form.number["mask"]]
+    assert found.unlimited_candidate.plan.evictions == ()

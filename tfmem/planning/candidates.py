@@ -290,6 +290,8 @@ class Candidates:
     def _made(self, made: Schedule, limit: int) -> Candidate:
         plan = plan_of(made, self.problem, self.base, self.away, self.beside, limit)
         plan = replace(plan, device=self.request.device, host=self.request.host)
+        if not plan.host:  # what nodes of another device make crosses by itself
+            plan = replace(plan, evictions=())
         if plan.recomputations and not plan.transfers:  # a copy may begin behind an update
             cloned = with_clones(self.graph, plan.recomputations)
             plan = replace(plan, order=updates_after_reads(cloned, plan.order))
