@@ -86,3 +86,14 @@ def test_a_table_is_copied_and_put_back_some_rows_at_a_time() -> None:
     assert (found["same"], found["changed"]) == (0, 1)
     assert found["rows"] == found["expected"]
     assert found["most"] <= found["before"] / 10
+
+
+@pytest.mark.memory
+def test_a_table_that_is_passed_is_copied_before_a_watched_step() -> None:
+    target = "tests.children.tables:table_as_argument"
+    outcome = run_limited(target, limit_bytes=200 * MIB, timeout=100)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    losses = outcome.result["losses"]
+    assert not outcome.result["is_noop"]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0]

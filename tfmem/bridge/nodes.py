@@ -49,6 +49,7 @@ class Reader:
       flops: operations of each node that has many.
       workspace: scratch of each node that takes some.
       numbers: as of `Body`.
+      copied: as of `Captured`.
       bounds: as of `Captured`.
       unknown: values whose size cannot be known, with their op, first causes only.
     """

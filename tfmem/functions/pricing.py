@@ -62,8 +62,8 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
     )
     costs = with_bodies(costs, graph, captured.bodies)
     copied = tuple(map(costs.allocated, captured.copied))
-    costs = replace(costs, lanes=lanes(), lying=request.lying, copied=copied)
-    costs = replace(costs, blocks=request.blocks)
+    lying, blocks = request.lying, request.blocks
+    costs = replace(costs, lanes=lanes(), lying=lying, blocks=blocks, copied=copied)
     if is_fed(request.device):
         costs = replace(costs, fed=_feed(captured, costs, request))
     if is_static:

@@ -149,8 +149,9 @@ class _Step:
         try:
             if any(variable is None for variable in written):
                 raise Error("one is passed as a handle")
-            rows = entry.captured.graph.form.copied_variables
-            self._copy = Snapshot(written, {id(captured[name]) for name in rows})
+            rows = set(entry.captured.graph.form.copied_variables)
+            named = zip(effects.written, written, strict=True)
+            self._copy = Snapshot(written, {id(one) for name, one in named if name in rows})
         except Error as error:
             self._why_not = f"It is not made again: its variables could not be copied: {error}"
             self._tell(f"a step that is out of memory cannot be made again: {error}")
