@@ -298,6 +298,23 @@ def test_a_loss_makes_a_number_for_each_row_first(op: str) -> None:
     assert workspace(call, on_gpu=True) == workspace(call)
 
 
+@pytest.mark.parametrize(("devices", "parts"), [(1, ()), (2, (0, 2048)), (3, (0, 1344, 1344))])
+def test_devices_that_sum_up_receive_the_parts_of_their_neighbours(
+    devices: int, parts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts are made beside the output, of which that of CollectiveReduceV2 is the input."""
+    shape = (1000,)
+    second = Call("CollectiveReduceV2", [shape, ()], [shape], constants={1: (devices,)})
+    first = Call("CollectiveReduce", [shape], [shape], attrs={"group_size": devices})
+    for has_nccl in (True, False):
+        monkeypatch.setattr(kernels, "has_nccl", lambda has_nccl=has_nccl: has_nccl)
+        for call in (first, second):
+            assert workspace(call) == parts
+            assert workspace(call, on_gpu=True) == (() if has_nccl else parts)
+        by_ring = replace(second, attrs={"communication_hint": "ring"})
+        assert workspace(by_ring, on_gpu=True) == parts
+
+
 def test_unknown_shapes_and_other_ops_have_none() -> None:
     assert sum(workspace(Call("Einsum", [None, (2,)], [(2,)], 4, {"equation": "ij,j->i"}))) == 0
     assert sum(workspace(Call("MatMul", [(2, 2), (2, 2)], [(2, 2)]))) == 0

@@ -50,6 +50,8 @@ def _windows(inputs: Sequence[Any]) -> Case:
 
 _POOLED = IMAGE[:, ::2, ::2]
 _SAME = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+_SUM = {"merge_op": "Add", "final_op": "Id"}
+_OF_ONE = {"group_size": 1, "group_key": 1, "instance_key": 1, "subdiv_offsets": [0]}
 
 CASES: dict[str, Case] = {
     **{op: Case([WHOLE, WHOLE]) for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")},
@@ -67,6 +69,10 @@ CASES: dict[str, Case] = {
     "PlaceholderWithDefault": Case([REAL], {"shape": None}),
     "CheckNumerics": Case([REAL], {"message": ""}),
     "BiasAdd": Case([REAL, REAL[0]]),
+    "CollectiveReduce": Case([REAL], {**_SUM, **_OF_ONE}),
+    "CollectiveReduceV2": Case(
+        [REAL, np.int32(1), np.int32(2), np.int32(2)], _SUM, {"ordering_token": 0}
+    ),
     "AddN": Case([REAL, REAL, REAL]),
     "Select": Case([TRUTH[:ROWS], REAL, REAL]),
     "SelectV2": Case([TRUTH[:ROWS], REAL, REAL]),

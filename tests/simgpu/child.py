@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import statistics
 import time
@@ -14,6 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfmem
+from tfmem.bridge.shapes import Call
+from tfmem.bridge.workspace import workspace
 from tfmem.costs import probes
 from tfmem.runtime import devices, heap, memory
 
@@ -124,7 +127,10 @@ def normalised(events: str) -> dict[str, Any]:
 
 
 def mirrored(budget: int) -> dict[str, Any]:
-    """Losses and peaks of two devices that train one model, with a budget of each or without."""
+    """Losses and peaks of two devices that train one model, with a budget of each or without.
+
+    Also what one of them asks for to sum up gradients with the other, and what was foreseen.
+    """
     both = ("GPU:0", "GPU:1")
     strategy = tf.distribute.MirroredStrategy(both)
     with strategy.scope():
@@ -154,7 +160,14 @@ def mirrored(budget: int) -> dict[str, Any]:
     for device in both:
         memory.reset_peak(device)
     losses += [float(run(batches)) for _ in range(3)]
-    return {"losses": losses, "peaks": [memory.memory_info(device)[1] for device in both]}
+    peaks = [memory.memory_info(device)[1] for device in both]
+    with heap.traced(devices.full_name(both[1])) as events:
+        losses.append(float(run(batches)))
+    asked = [e.requested for e in events if e.is_request and "Collective" in e.node]
+    weights = (sum(math.prod(one.shape) for one in model.trainable_weights),)
+    call = Call("CollectiveReduceV2", [weights, (), ()], [weights], constants={1: (len(both),)})
+    foreseen = [nbytes for nbytes in workspace(call, on_gpu=True) if nbytes]
+    return {"losses": losses, "peaks": peaks, "asked": asked, "foreseen": foreseen}
 
 
 def _memory() -> dict[str, Any]:

@@ -114,3 +114,4 @@ def test_two_devices_that_train_one_model_keep_their_budgets(
     assert plain["losses"][-1] < plain["losses"][0]
     assert kept["losses"] == pytest.approx(plain["losses"], rel=1e-6)
     assert max(kept["peaks"]) <= budget
+    assert kept["asked"] == plain["asked"] == plain["foreseen"]

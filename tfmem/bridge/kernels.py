@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.framework import kernels, op_def_registry
 from tensorflow.python.util import _pywrap_util_port as port
 
@@ -64,6 +65,12 @@ def _in_host_memory(node: NodeDef, kind: str, which: str) -> frozenset[int]:
             found.update(range(index, index + count))
         index += count
     return frozenset(found)
+
+
+def has_nccl() -> bool:
+    """Whether TensorFlow sums up by NCCL what GPUs have: not where they are those of a plugin."""
+    is_built_in = not pywrap_tfe.TF_ListPluggablePhysicalDevices()
+    return is_built_in and bool(tf.test.is_built_with_gpu_support())
 
 
 @functools.cache

@@ -48,6 +48,8 @@ def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
     convolutions hold is chosen by cuDNN when it tries its algorithms: it is measured.
     """
     rule = _RULES.get(call.op) or (None if on_gpu else _rule_of_a_cpu(call))
+    if on_gpu and _is_nccls(call):
+        return ()
     if rule is None or None in (*call.inputs, *call.outputs[:1]) or not call.outputs:
         return ()
     found = rule(call, [s for s in call.inputs if s is not None], call.outputs[0] or ())
@@ -239,6 +241,26 @@ def _loss(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     return prod(out) * call.itemsize, 0
 
 
+def _reduction_of_devices(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+    """What a device receives of its neighbour in a ring: all parts of the input but its own.
+
+    There are as many parts as devices, each a multiple of the alignment of a tensor
+    (`ring_reducer.cc`, `collective_rma_local.cc`). NCCL's buffers are not the allocator's.
+    """
+    size = call.attrs.get("group_size") or call.constants.get(1, (0,))[0]
+    if not isinstance(size, int) or size < 2:
+        return ()
+    part = -(-prod(out) * call.itemsize // size)
+    return 0, *[-(-part // _ALIGNMENT) * _ALIGNMENT] * (size - 1)
+
+
+def _is_nccls(call: Call) -> bool:
+    """Whether GPUs sum up by NCCL."""
+    is_reduction = call.op in _OF_DEVICES
+    is_ring = str(call.attrs.get("communication_hint")).lower() == "ring"
+    return is_reduction and not is_ring and kernels.has_nccl()
+
+
 def passed(call: Call, on_gpu: bool) -> int:
     """Bytes that a node's kernel passes on to that of its gradient, beside its outputs.
 
@@ -281,6 +303,12 @@ _OF_HALF = {
 }
 """Ops that oneDNN's kernels compute in float16."""
 
+_OF_DEVICES = ("CollectiveReduce", "CollectiveReduceV2")
+"""Sums of what several devices have."""
+
+_ALIGNMENT = 64
+"""Bytes of which the parts of tensors are multiples."""
+
 _LANES = 8
 """Numbers of a vector, of all types, that depthwise convolutions take at a time."""
 
@@ -290,6 +318,7 @@ _RULES: dict[str, _Rule] = {
     "Einsum": _einsum,
     **dict.fromkeys(LOSSES, _loss),
     **{op: _reduction for op in ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")},
+    **dict.fromkeys(_OF_DEVICES, _reduction_of_devices),
 }
 
 _CPU_RULES: dict[str, _Rule] = dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMulV3"), _product)

@@ -269,6 +269,7 @@ TABLE: dict[str, Facts] = {
 """What is known of each op type; see `facts_of` for those that are not here."""
 
 TABLE["BiasAdd"] = replace(TABLE["BiasAdd"], inplace=(0,))
+TABLE["CollectiveReduceV2"] = replace(TABLE["CollectiveReduceV2"], inplace=(0,))
 TABLE |= {op: replace(TABLE[op], passed=1) for op in ("MaxPoolGrad", "MaxPool3DGrad")}  # oneDNN
 
 
