@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tfmem
+from tfmem.bridge import kernels
 from tfmem.bridge.capture import capture
 
 FUSED = "_FusedBatchNormEx"
@@ -49,8 +50,9 @@ def ops_of(function: Callable[..., Any]) -> list[str]:
 
 @pytest.mark.parametrize("channels", [11, 12])
 def test_one_is_taken_apart_where_it_could_not_be_imported(channels: int) -> None:
+    """On a CPU it is oneDNN that fuses them."""
     ops = ops_of(Model(channels).step)
-    is_apart = channels % 4 > 0
+    is_apart = channels % 4 > 0 or not kernels.onednn_types()
     assert ops.count(FUSED) == (not is_apart)
     assert (ops.count("FusedBatchNormV3"), ops.count("Relu")) == (is_apart, is_apart)
 
