@@ -95,6 +95,7 @@ MAY_IMPORT = {
         "tfmem.bridge.elements",
         "tfmem.bridge.forks",
         "tfmem.bridge.handles",
+        "tfmem.bridge.kernels",
         "tfmem.bridge.limits",
         "tfmem.bridge.traces",
         "tfmem.costs.types",

@@ -60,9 +60,23 @@ def test_a_gpus_graph_has_its_layouts_and_leaves_on_the_host_what_its_kernels_do
     by_name = captured.graph.by_name
     assert by_name["images"].nbytes == (4 * 32 * 32 * 8 * 4,)
     assert by_name["rows"].nbytes == (0,)  # int32 arguments stay in the host's memory
-    assert captured.copied == (4 * 10,)  # and a kernel reads a copy of it
+    assert captured.copied == ((GPU, 4 * 10),)  # and a kernel reads a copy of it
     assert only(captured, "StringUpper").device == LOCAL  # which a GPU has no kernel for
     assert "MaxPool" not in {by_name[name].op for name in captured.workspace}
+
+
+def test_a_branchs_kernels_read_copies_of_what_the_host_has(a_gpu):
+    @tf.function
+    def picked(x, rows, others):
+        return tf.cond(
+            tf.reduce_sum(x) > 0,
+            lambda: tf.gather(x, rows),
+            lambda: x * tf.cast(tf.shape(others)[0], tf.float32),
+        )
+
+    args = (tf.ones([8, 64]), tf.range(8), tf.range(100))
+    captured = capture(picked.get_concrete_function(*args), device="GPU:0", args=args)
+    assert captured.copied == ((GPU, 4 * 8),)
 
 
 def test_a_gpus_kernels_tell_what_crosses_to_the_host_and_back(a_gpu):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfmem.bridge.capture import capture
+from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.rebuild import rebuild
+from tfmem.graph.bodies import Body
+from tfmem.graph.ir import Graph
 
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 ROWS, WIDTH = 1024, 32  # 128 KiB: above what counts as small
@@ -36,6 +39,12 @@ class State:
         self.plain.assign(0.9 * self.plain + 0.1 * self.rows)
         self.count.assign(self.count + 1.0)
         return tf.reduce_sum(taken) + tf.reduce_sum(self.plain)
+
+
+def unchanged(captured: Captured) -> dict[str, tuple[Body, Graph]]:
+    """Its bodies as they are, for `rebuild`."""
+    every = itertools.chain.from_iterable(captured.bodies.values())
+    return {body.function: (body, body.graph) for body in every}
 
 
 def rebuilt(state: State) -> Any:
@@ -115,11 +124,7 @@ def test_a_variable_with_rows_updated_in_a_loop() -> None:
         return tf.reduce_sum(table)
 
     captured = capture(step.get_concrete_function(tf.TensorSpec([ROWS, WIDTH])), device=DEVICE)
-    found = rebuild(captured, captured.graph, {
-        body.function: (body.graph, body.graph)
-        for bodies in captured.bodies.values()
-        for body in bodies
-    })(tf.ones([ROWS, WIDTH]))  # fmt: skip
+    found = rebuild(captured, captured.graph, unchanged(captured))(tf.ones([ROWS, WIDTH]))
     assert float(found) == 3 * (ROWS + 1) * WIDTH
 
 
@@ -136,10 +141,7 @@ def test_what_a_branch_assigns_is_written_where_the_variable_lies() -> None:
 
     concrete = tf.function(step).get_concrete_function(tf.TensorSpec([], tf.bool))
     captured = capture(concrete, device=DEVICE)
-    branches = {
-        one.function: (one.graph, one.graph) for group in captured.bodies.values() for one in group
-    }
-    changed = rebuild(captured, captured.graph, branches)
+    changed = rebuild(captured, captured.graph, unchanged(captured))
     before = [address(one) for one in (source, target)]
     for is_due in (True, False, True):
         changed(tf.constant(is_due))
@@ -160,12 +162,23 @@ def test_a_table_that_is_read_by_rows_outside_of_a_branch_is_updated_in_it_where
 
     concrete = tf.function(step).get_concrete_function(tf.TensorSpec([ROWS, WIDTH]))
     captured = capture(concrete, device=DEVICE)
-    branches = {
-        one.function: (one.graph, one.graph) for group in captured.bodies.values() for one in group
-    }
-    changed = rebuild(captured, captured.graph, branches)
+    changed = rebuild(captured, captured.graph, unchanged(captured))
     before = address(table)
     table.sparse_read([0])
     taken = [float(changed(tf.ones([ROWS, WIDTH]))) for _ in range(3)]
     assert taken == [0.0, -4.0 * WIDTH, -8.0 * WIDTH]
     assert address(table) == before
+
+
+def test_a_branch_may_assign_another_shape_to_a_variable_that_takes_any() -> None:
+    rows = tf.Variable(tf.ones([2, WIDTH]), shape=[None, WIDTH])
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        if tf.reduce_sum(x) > 0:
+            rows.assign(x[:3])
+        return tf.reduce_sum(x)
+
+    concrete = tf.function(step).get_concrete_function(tf.TensorSpec([ROWS, WIDTH]))
+    captured = capture(concrete, device=DEVICE)
+    rebuild(captured, captured.graph, unchanged(captured))(tf.ones([ROWS, WIDTH]))
+    assert rows.numpy().shape == (3, WIDTH)

@@ -280,7 +280,7 @@ def test_turns_of_a_loop_do_not_overlap():
     loop = next(node for node in captured.graph.nodes if node.op in ("While", "StatelessWhile"))
     body = captured.bodies[loop.name][1]
     assert captured.node_defs[loop.name].attr["parallel_iterations"].i == 10
-    for bodies in ({}, {body.function: (body.graph, body.graph)}):
+    for bodies in ({}, {body.function: (body, body.graph)}):
         rewritten = rebuild(captured, captured.graph, bodies)
         made = rewritten.function.graph.get_operation_by_name(loop.name)
         assert made.get_attr("parallel_iterations") == 1

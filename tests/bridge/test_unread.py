@@ -75,3 +75,20 @@ def test_no_output_is_a_constant_that_would_be_folded_for_each_of_them() -> None
     x = tf.ones([4, 4])
     assert [float(tf.reduce_sum(one)) for one in rewritten(x, tf.constant(0))] == [0.0, 0.0]
     assert [float(tf.reduce_sum(one)) for one in rewritten(x, tf.constant(1))] == [16.0, 0.0]
+
+
+def test_what_an_assignment_alone_reads_is_read() -> None:
+    """The least loss so far, or the norms of a layer that are renewed while it trains."""
+    least, norm = tf.Variable(5.0), tf.Variable(tf.ones([1, 4]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        loss = tf.reduce_mean(x**2)
+        least.assign(tf.cond(loss < least, lambda: loss, lambda: least.read_value()))
+        norm.assign(tf.cond(loss < 9.0, lambda: 0.5 * norm + loss, lambda: norm.read_value()))
+        return loss
+
+    concrete = tf.function(step).get_concrete_function(tf.TensorSpec([4, 4]))
+    captured = capture(concrete, device=DEVICE)
+    loss = rebuild(captured, captured.graph)(2.0 * tf.ones([4, 4]))
+    assert float(loss) == least.numpy() == 4.0
+    assert norm.numpy().tolist() == [[4.5] * 4]

@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tfmem
+from tfmem.bridge import traces
 from tfmem.costs import history, probes, profiler, store
 from tfmem.costs.types import Link, Measured
 from tfmem.functions import pricing
@@ -238,6 +239,27 @@ def test_nodes_of_a_data_set_with_the_names_of_a_functions_do_not_count() -> Non
         seconds = profiler.PROFILER.stop(CPU, nodes).seconds
     assert not any("normal" in name for name in seconds)
     assert seconds["total"] < 20 * seconds["add"]
+
+
+def test_of_a_gpu_its_kernels_count_and_not_what_launches_them(tmp_path: Path) -> None:
+    """Seconds of nodes: of the GPU its kernels', of the host those of every launch."""
+    space, gpu = traces.xplane_pb2.XSpace(), "/job:localhost/replica:0/task:0/device:GPU:0"
+    for plane_name, names in (("/host:CPU", ("a:MatMul", "b:Reshape")), ("/device:GPU:0", ("k",))):
+        plane = space.planes.add(name=plane_name)
+        plane.stat_metadata[1].name = "tf_op"
+        line = plane.lines.add()
+        for number, name in enumerate(names, 1):
+            plane.event_metadata[number].name = name
+            event = line.events.add(metadata_id=number, offset_ps=number * 10**12)
+            event.duration_ps = 10**12 // 4
+            event.stats.add(metadata_id=1, str_value="a:MatMul")
+    (tmp_path / "made.xplane.pb").write_bytes(space.SerializeToString())
+    found = traces.read(tmp_path, gpu, {"a", "b"})
+    assert found.seconds == {"a": 0.25, "b": 0.0}
+    assert found.host_seconds == {"a": 0.25, "b": 0.25}
+    del space.planes[1]  # kernels cannot be traced everywhere
+    (tmp_path / "made.xplane.pb").write_bytes(space.SerializeToString())
+    assert traces.read(tmp_path, gpu, {"a", "b"}).seconds == {"a": 0.25, "b": 0.25}
 
 
 def test_steps_are_summed_up_by_their_median_seconds_and_most_bytes() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from tfmem.costs.types import Home
 from tfmem.errors import HostMemoryError
 from tfmem.functions import resolve
+from tfmem.graph.ir import ARG, Graph, Node
 from tfmem.plan import Plan
 from tfmem.planning.request import Decision, Request
 from tfmem.runtime import host
@@ -35,6 +38,21 @@ def test_a_limit_that_is_far_away_does_not_matter(
     monkeypatch.setattr(resolve.memory, "memory_info", lambda _: (GIB, GIB))
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
     assert resolve._is_far(limit, Request(budget=budget, device=device)) == is_far
+
+
+def test_what_a_function_has_elsewhere_is_not_its_own_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as a batch on another GPU, or a variable on the host that is passed as an argument."""
+    here, there = (f"/job:localhost/replica:0/task:0/device:GPU:{number}" for number in (0, 1))
+    nodes = [Node("x", ARG, nbytes=(2**20,), device=here), Node("w", ARG, nbytes=(2**19,))]
+    captured = SimpleNamespace(variables={}, graph=Graph(tuple(nodes), ()))
+    monkeypatch.setattr(resolve.memory, "memory_info", lambda _: (2**22, 2**22))
+    beside = [
+        resolve.bytes_beside(captured, Request(budget=GIB, device=one))  # type: ignore[arg-type]
+        for one in (here, there)
+    ]
+    assert beside == [2**22 - 2**20 - 2**19, 2**22 - 2**19]
 
 
 def on_host(nbytes: int) -> Simulation:

@@ -7,8 +7,9 @@ import pytest
 import tensorflow as tf
 
 from tests.children.host import MIB
-from tfmem.errors import Error, HostMemoryError
-from tfmem.runtime import host
+from tfmem.bridge import kernels
+from tfmem.errors import Error, HostMemoryError, OutOfMemoryError
+from tfmem.runtime import host, snapshot
 from tfmem.runtime.limited import run_limited
 from tfmem.runtime.snapshot import Snapshot
 
@@ -97,3 +98,44 @@ def test_a_table_that_is_passed_is_copied_before_a_watched_step() -> None:
     assert not outcome.result["is_noop"]
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_rows_of_every_type_come_back(name: str) -> None:
+    """By rows where there are kernels for that, else as a whole."""
+    variable = tf.Variable(tf.repeat(VALUES[name][None], 3, 0))
+    before = variable.numpy()
+    snapshot = Snapshot([variable], {id(variable)})
+    variable.assign(tf.zeros_like(variable))
+    snapshot.restore()
+    np.testing.assert_array_equal(variable.numpy(), before)
+
+
+def test_rows_are_copied_where_a_device_has_kernels_for_that() -> None:
+    for kind in ("CPU", "GPU"):
+        for dtype in (tf.float32, tf.bfloat16, tf.bool, tf.int64):
+            assert kernels.has_kernel("ResourceScatterUpdate", kind, dtype=dtype, Tindices=tf.int32)
+    known = {"dtype": tf.complex64, "Tindices": tf.int32}
+    assert kernels.has_kernel("ResourceGather", "GPU", **known)
+    assert not kernels.has_kernel("ResourceScatterUpdate", "GPU", **known)
+
+
+def test_variables_that_find_no_room_are_named_and_the_others_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU, where somebody else has taken what a step without memory let go of."""
+    large, small = tf.Variable(tf.ones([100])), tf.Variable(tf.ones([4]))
+    taken = Snapshot([large, small])
+    assign = snapshot._assign
+
+    def assigned(variable: tf.Variable, value: np.ndarray) -> None:
+        if variable is large:
+            raise tf.errors.InternalError(None, None, "Dst tensor is not initialized.")
+        assign(variable, value)
+
+    monkeypatch.setattr(snapshot, "_assign", assigned)
+    for variable in (large, small):
+        variable.assign(tf.zeros_like(variable))
+    with pytest.raises(OutOfMemoryError, match=f"{large.name} on .*CPU:0 their values back"):
+        taken.restore()
+    assert small.numpy().all()

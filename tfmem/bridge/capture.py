@@ -92,7 +92,7 @@ class Captured:
       workspace: bytes that kernels hold only while they run.
       buffers: the same of kernels that hold several buffers, as in `Costs`.
       numbers: as of `Body`.
-      copied: bytes of each argument that the host of a GPU has and kernels there read a copy of.
+      copied: of each argument that a GPU's host has and its kernels read a copy of, GPU and bytes.
       passed: the large arguments of the call that it was captured for.
     """
 
@@ -114,7 +114,7 @@ class Captured:
     has_sizes: bool = False
     shapes: tuple[tuple[int, ...], ...] = ()
     numbers: Mapping[str, int] = field(default_factory=dict)
-    copied: tuple[int, ...] = ()
+    copied: tuple[tuple[str, int], ...] = ()
     passed: tuple[Passed, ...] = ()
 
     def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
@@ -210,7 +210,7 @@ def capture(
         has_sizes=_have_sizes(args or ()),
         shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
         numbers=reader.numbers,
-        copied=reader.copied,
+        copied=tuple((place, nbytes) for (_, place), nbytes in reader.copied.items()),
     )
 
 

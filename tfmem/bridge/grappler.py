@@ -21,7 +21,14 @@ from tensorflow.python.eager import context as eager_context
 from tensorflow.python.grappler import cluster, tf_optimizer
 
 from tfmem.bridge import kernels
-from tfmem.bridge.graphdefs import BODIES, GraphDef, NodeDef, functions_of, parse_value
+from tfmem.bridge.graphdefs import (
+    BODIES,
+    GraphDef,
+    NodeDef,
+    functions_of,
+    merged_device,
+    parse_value,
+)
 from tfmem.bridge.inference import whole_numbers
 from tfmem.bridge.inputs import UNSIZED, Input
 from tfmem.graph.bodies import BRANCHES
@@ -148,14 +155,14 @@ def _machine(gpus: Mapping[str, Mapping[str, Any]]) -> Any:
 
 
 def _place_bodies(graph_def: GraphDef, device: str) -> None:
-    """Gives nodes of loops and branches the device, without which Grappler fuses none of them.
+    """Gives nodes of loops and branches their caller's device; without one Grappler fuses none.
 
     What uses a resource stays open: it goes where the resource is when the function runs.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
-    waiting = list(graph_def.node)
+    waiting = [(node, merged_device(node.device, device)) for node in graph_def.node]
     while waiting:
-        node = waiting.pop()
+        node, place = waiting.pop()
         for called in functions_of(node) if node.op in BODIES else ():
             if (function := functions.pop(called, None)) is None:
                 continue
@@ -163,8 +170,8 @@ def _place_bodies(graph_def: GraphDef, device: str) -> None:
             handles = {a.name for a in function.signature.input_arg if a.type == resource}
             for inner in function.node_def:
                 if handles.isdisjoint(inner.input) and inner.op not in BODIES:
-                    kernels.place(inner, device)
-            waiting += function.node_def
+                    kernels.place(inner, place)
+            waiting += [(one, merged_device(one.device, place)) for one in function.node_def]
 
 
 def _config() -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,8 +65,12 @@ def is_variable(item: Input) -> bool:
     return item.dtype == tf.resource and bool(item.handle and item.handle.is_set)
 
 
-def is_open(variable: Input) -> bool:
-    """Whether a variable may be assigned values of other shapes than it has now."""
+def resizable(inputs: Iterable[Input]) -> frozenset[str]:
+    """Names of the inputs that are variables which may be assigned other shapes than they have."""
+    return frozenset(one.name for one in inputs if is_variable(one) and _is_open(one))
+
+
+def _is_open(variable: Input) -> bool:
     shape = tf.TensorShape(variable.handle.shape_and_type[0].shape)
     return not shape.is_fully_defined()
 

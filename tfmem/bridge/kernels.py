@@ -32,6 +32,14 @@ def runs_on(node: NodeDef, kind: str) -> bool:
     return op_def_registry.get(node.op) is None or _kernel_of(node, kind) is not None
 
 
+def has_kernel(op: str, kind: str, **types: tf.DType) -> bool:
+    """Whether a kind of device has a kernel of an op for types, by the names of its attributes."""
+    node = tf.compat.v1.NodeDef(op=op)
+    for name, dtype in types.items():
+        node.attr[name].type = dtype.as_datatype_enum
+    return _kernel_of(node, kind) is not None
+
+
 def place(node: NodeDef, device: str) -> None:
     """Puts a node on a device where the user put it nowhere, or beside it if that has no kernel.
 

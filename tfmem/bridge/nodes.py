@@ -19,12 +19,13 @@ from tfmem.bridge.graphdefs import (
     NodeDef,
     body_graph_def,
     functions_of,
+    merged_device,
     parse_value,
     topological,
     value_of,
 )
 from tfmem.bridge.inference import argument, constant, full, import_sized
-from tfmem.bridge.inputs import UNSIZED, Input, as_shape, is_variable
+from tfmem.bridge.inputs import UNSIZED, Input, as_shape, is_variable, resizable
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.workspace import WORKSPACE_OPS, of_kernel, workspace
 from tfmem.costs.types import HANDLE_BYTES
@@ -61,7 +62,7 @@ class Reader:
         self.workspace: dict[str, int] = {}
         self.buffers: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int] = {}
-        self.copied = tuple[int, ...]()
+        self.copied: dict[tuple[Value, str], int] = {}
         self.unknown: list[tuple[Value, str]] = []
         self._functions = functions
         self._ops = {op.name: op for op in graph.get_operations()}
@@ -125,17 +126,21 @@ class Reader:
         """The nodes of NodeDefs; what the host makes takes as much as its copies on the device."""
         made = tuple(map(self.node, node_defs))
         copied: dict[str, set[int]] = {}
-        given = (Value(name) for name in self._inputs)
         for node in made:
             if device_names.is_gpu(node.device) and node.op not in BODIES:
                 for i, value in enumerate(node.inputs):
                     if i not in node.on_host and self._made_on_host.get(value):
                         copied.setdefault(value.node, set()).add(value.index)
-        self.copied = tuple(self._made_on_host[one] for one in given if one.node in copied)
+                        self._copy(value, node.device)
         return tuple(
             self._with_copies(node, copied[node.name]) if node.name in copied else node
             for node in made
         )
+
+    def _copy(self, value: Value, device: str) -> None:
+        """Notes that a device reads a copy of a value, if that is an input that the host has."""
+        if value.node in self._inputs:
+            self.copied[value, device] = self._made_on_host[value]
 
     def _on_gpu(self, node_def: NodeDef, op: tf.Operation, sizes: Iterable[int]) -> list[int]:
         """Sizes of outputs as far as they lie on the device; notes those that the host makes."""
@@ -277,9 +282,12 @@ class Reader:
                     for name, tensor in zip(names, arguments, strict=True)
                 ]
                 held = [self._held.get(one, len(result)) for one in values]
-                body, returned = self._body(definition, inputs, held, node_def)
-                for index, one in enumerate(returned):
+                body, reader = self._body(definition, inputs, held, node_def)
+                for index, value in enumerate(body.returns):
+                    one = reader._held.get(value)
                     self._held.add(Value(node_def.name, index), one, len(result))
+                for argument_of, place in reader.copied:
+                    self._copy(values[names.index(argument_of.node)], place)
                 result.append(body)
         return tuple(result)
 
@@ -303,13 +311,13 @@ class Reader:
         inputs: Sequence[Input],
         held: Sequence[nesting.Held | None],
         caller: NodeDef,
-    ) -> tuple[Body, list[nesting.Held | None]]:
-        """A function, and what its outputs hold, for inputs that hold something."""
+    ) -> tuple[Body, Reader]:
+        """A function, for inputs that hold something, and what has read it."""
         graph_def, outputs = body_graph_def(function)
         known = nesting.Known()
         for given, one in zip(inputs, held, strict=True):
             known.add(Value(given.name), one)
-        places = {node.name: node.device or caller.device for node in graph_def.node}
+        places = {n.name: merged_device(n.device, caller.device) for n in graph_def.node}
         nodes = topological(graph_def.node)
         taken = nesting.popped(nodes, known)
         graph, fixed = import_sized(graph_def, inputs, {}, {}, taken=taken)
@@ -335,9 +343,10 @@ class Reader:
             bodies=bodies,
             numbers=reader.numbers,
             returns=body.outputs,
+            resizable=resizable(inputs),
             turns=_turns(caller),
         )
-        return made, [reader._held.get(value) for value in body.outputs]
+        return made, reader
 
 
 _ROWS = {

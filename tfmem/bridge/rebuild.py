@@ -31,9 +31,10 @@ from tfmem.bridge.calls import with_defaults
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.in_place import update_in_place
-from tfmem.bridge.inputs import Input, import_graph, is_open, is_variable
+from tfmem.bridge.inputs import Input, import_graph, resizable
 from tfmem.bridge.unread import count_runs, give_numbers
 from tfmem.errors import RewriteError
+from tfmem.graph.bodies import Body
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.verify import COPIES, HOLD
 
@@ -78,7 +79,7 @@ class Rewritten:
 
 
 def rebuild(
-    captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, Graph]] | None = None
+    captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Body, Graph]] | None = None
 ) -> Rewritten:
     """Makes a function of `graph`, which is `captured.graph` as the passes left it.
 
@@ -96,7 +97,7 @@ def rebuild(
         return Rewritten(graph, _build(captured, graph, bodies or {}))
 
 
-def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, Graph]]) -> Any:
+def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Body, Graph]]) -> Any:
     signature = captured.signature
     if signature is None:
         raise RewriteError("a Captured without signature cannot be rebuilt; make it with capture()")
@@ -113,13 +114,11 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
         nodes, returned = library[name].node_def, library[name].ret.values()
         unread = give_numbers(nodes, returned, library, runs)
         nodes.extend(branches.hold_together(nodes, unread, in_function=True))
-    resizable = {item.name for item in captured.inputs if is_variable(item) and is_open(item)}
-    added = update_in_place(graph_def.node, graph, resizable=resizable)
+    updates = update_in_place(graph_def.node, graph, resizable=resizable(captured.inputs))
+    _add(updates, graph_def, graph)
     returned = [f"{name}:{index}" for name, index in graph.outputs]
     unread = give_numbers(graph_def.node, returned, library, runs)
-    for made in added + branches.hold_together(graph_def.node, unread):
-        made.device = graph.by_name[made.name.rpartition("/")[0]].device
-        graph_def.node.append(made)
+    _add(branches.hold_together(graph_def.node, unread), graph_def, graph)
     for function in _register_functions(library, new_names):
         func_graph._add_function(function)
     _one_iteration_at_a_time(graph_def.node)
@@ -148,6 +147,13 @@ def _build(captured: Captured, graph: Graph, bodies: Mapping[str, tuple[Graph, G
 
 
 # Nodes.
+
+
+def _add(made: Iterable[NodeDef], graph_def: GraphDef, graph: Graph) -> None:
+    """Adds nodes, each where the one is that the first part of its name names."""
+    for node_def in made:
+        node_def.device = graph.by_name[node_def.name.rpartition("/")[0]].device
+        graph_def.node.append(node_def)
 
 
 def _graph_def(captured: Captured, graph: Graph) -> GraphDef:
@@ -238,7 +244,7 @@ def _register_functions(
     return result
 
 
-def _rewritten_body(function: FunctionDef, before: Graph, after: Graph) -> FunctionDef:
+def _rewritten_body(function: FunctionDef, before: Body, after: Graph) -> FunctionDef:
     """A function with the nodes of a rewritten graph; only clones and barriers may be new."""
     definitions = {node.name: node for node in function.node_def}
     made = _copied(function)
@@ -253,14 +259,16 @@ def _rewritten_body(function: FunctionDef, before: Graph, after: Graph) -> Funct
             del node_def.input[:]
             texts = [text for text in definitions[origin].input if text[0] != "^"]
             for text, old, new in zip(
-                texts, before.by_name[origin].inputs, node.inputs, strict=True
+                texts, before.graph.by_name[origin].inputs, node.inputs, strict=True
             ):
                 node_def.input.append(new.node + text[len(old.node) :])
         if node.origin:
             node_def.attr["_tfmem_id"].i = serial
         node_def.name = node.name
         node_def.input.extend(f"^{name}" for name in node.after)
-    made.node_def.extend(update_in_place(made.node_def, after, in_function=True))
+    variables = before.resizable
+    updates = update_in_place(made.node_def, after, resizable=variables, in_function=True)
+    made.node_def.extend(updates)
     return made
 
 

@@ -37,10 +37,16 @@ def read(folder: Path, device: str, nodes: Collection[str]) -> Measured:
         which run meanwhile.
 
     Returns:
-      Seconds of each node that ran in this process, and what it held on the device.
+      Seconds of each node that ran in this process, of the device and of the host, and what it held
+      on the device. A GPU computes while the host launches what comes next: of it its kernels count
+      alone, if they were traced.
     """
     events = _without_others(list(_events(_planes(folder))), nodes)
-    return Measured(_seconds(events), _workspace(events, device))
+    host, gpu = _seconds(events, is_gpu=False), _seconds(events, is_gpu=True)
+    seconds = host
+    if device_names.is_gpu(device) and gpu.keys() & nodes:
+        seconds = {name: gpu.get(name, 0.0) for name in host.keys() | gpu.keys()}
+    return Measured(seconds, _workspace(events, device), host)
 
 
 class Event(NamedTuple):
@@ -137,17 +143,15 @@ def _planes(folder: Path) -> Iterator[Any]:
         yield from space.planes
 
 
-def _seconds(events: Iterable[Event]) -> dict[str, float]:
-    """Seconds by node; where a GPU ran kernels for a node, those alone."""
-    host: dict[str, float] = {}
-    gpu: dict[str, float] = {}
+def _seconds(events: Iterable[Event], *, is_gpu: bool) -> dict[str, float]:
+    """Seconds by node: of kernels of GPUs, or of the executor."""
+    found: dict[str, float] = {}
     for one in events:
-        is_gpu = _is_gpu(one.plane)
-        found = gpu if is_gpu else host
-        text = _kernel_of(one) if is_gpu else one.name
-        if name := _node_of(text):
+        if _is_gpu(one.plane) == is_gpu and (
+            name := _node_of(_kernel_of(one) if is_gpu else one.name)
+        ):
             found[name] = found.get(name, 0.0) + one.event.duration_ps * 1e-12
-    return {**host, **gpu}
+    return found
 
 
 def _is_gpu(plane: Any) -> bool:

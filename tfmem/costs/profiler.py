@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -83,13 +83,19 @@ def machine() -> Machine:
 
 def usual(steps: Sequence[Measured]) -> Measured:
     """The median seconds of each node over the steps in which it ran, and the most it held."""
-    every: dict[str, list[float]] = {}
     workspace: dict[str, int] = {}
     for step in steps:
-        for name, seconds in step.seconds.items():
-            every.setdefault(name, []).append(seconds)
         for name, nbytes in (step.workspace or {}).items():
             workspace[name] = max(nbytes, workspace.get(name, 0))
     is_told = any(step.workspace is not None for step in steps)
-    seconds_of = {name: statistics.median(seconds) for name, seconds in every.items()}
-    return Measured(seconds_of, workspace if is_told else None)
+    seconds = _medians(step.seconds for step in steps)
+    host_seconds = _medians(step.host_seconds for step in steps)
+    return Measured(seconds, workspace if is_told else None, host_seconds)
+
+
+def _medians(steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    every: dict[str, list[float]] = {}
+    for step in steps:
+        for name, seconds in step.items():
+            every.setdefault(name, []).append(seconds)
+    return {name: statistics.median(seconds) for name, seconds in every.items()}

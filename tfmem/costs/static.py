@@ -101,7 +101,7 @@ def _corrected(
         if node.name in measured and guesses.get(node.name):
             factor = measured[node.name] / guesses[node.name]
             factors.setdefault(node.op, []).append(factor)
-            factors[""].append(factor)
+            factors[""] += [factor] * bool(factor)  # an op without a kernel tells of no other
     usual = {op: statistics.median(found) for op, found in factors.items()}
     return {
         name: measured.get(name, guess * usual.get(graph.by_name[name].op, usual[""]))

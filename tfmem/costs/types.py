@@ -218,7 +218,8 @@ class Measured:
     """What nodes took in traced steps, by name: seconds, and bytes held only while they ran.
 
     `workspace` is None where the allocator does not tell, else it names the nodes that held any;
-    `host_seconds` are of nodes that ran on the host, the others on the device.
+    `host_seconds` are of the host, the others of the device. Of a trace the host's are those of
+    every node, of whose kernel on a GPU it is the launch.
     """
 
     seconds: Mapping[str, float]

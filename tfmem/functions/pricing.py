@@ -61,7 +61,8 @@ def price(captured: Captured, graph: Graph, request: Request, profile: str) -> C
         host_rates=rates_of(request.host) if has_host and is_gpu(request.device) else None,
     )
     costs = with_bodies(costs, graph, captured.bodies)
-    copied = tuple(map(costs.allocated, captured.copied))
+    here = (nbytes for place, nbytes in captured.copied if place == request.device)
+    copied = tuple(map(costs.allocated, here))
     lying, blocks = request.lying, request.blocks
     costs = replace(costs, lanes=lanes(), lying=lying, blocks=blocks, copied=copied)
     if is_fed(request.device):
@@ -190,9 +191,7 @@ class Tracing:
 
     def _keep(self) -> None:
         found, there = profiler.usual(self._steps), self._on_host
-        found = replace(
-            found,
-            seconds={name: taken for name, taken in found.seconds.items() if name not in there},
-            host_seconds={name: taken for name, taken in found.seconds.items() if name in there},
-        )
+        here = {name: taken for name, taken in found.seconds.items() if name not in there}
+        away = {name: taken for name, taken in found.host_seconds.items() if name in there}
+        found = replace(found, seconds=here, host_seconds=away)
         history.keep_measured(self._graph, self._request.device, profiler.machine(), found)

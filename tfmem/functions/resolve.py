@@ -304,7 +304,7 @@ def bytes_beside(captured: Captured, request: Request) -> int:
     own = sum(
         sum(node.nbytes)
         for node in captured.graph.nodes
-        if node.is_input and node.name not in elsewhere
+        if node.is_input and node.device in ("", request.device) and node.name not in elsewhere
     )
     beside = max(0, current - own)
     step = 1 << max(0, beside.bit_length() - _BITS_BESIDE)

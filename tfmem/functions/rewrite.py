@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 from tfmem.functions import pricing
 from tfmem.functions.entry import Entry
 from tfmem.graph import device_names
-from tfmem.graph.bodies import Bodies
+from tfmem.graph.bodies import Bodies, Body
 from tfmem.graph.ir import Graph
 from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import Pass, run_passes
@@ -27,31 +28,47 @@ def rewritten_graph(entry: Entry) -> Graph:
     return run_passes(last.graph, passes, observe)
 
 
-def rewritten_bodies(entry: Entry) -> dict[str, tuple[Graph, Graph]]:
+def rewritten_bodies(entry: Entry) -> dict[str, tuple[Body, Graph]]:
     """All bodies by their function's name: as they were, as they are to be.
 
-    Those that no plan changes get the order in which they were replayed, for the executor's own
-    varies.
+    Each is under the plan of the device that its caller runs on. Those that no plan changes get the
+    order in which they were replayed, for the executor's own varies.
     """
-    made: dict[str, tuple[Graph, Graph]] = {}
-    for one in reversed(entry.planned):
-        made |= _rewritten_bodies(entry.captured.bodies, one.plan)
-    return made
+    plans, by_name = (
+        {one.plan.device: one.plan for one in entry.planned},
+        entry.captured.graph.by_name,
+    )
+    chosen: dict[str, tuple[Body, Plan]] = {}
+    for name, functions in entry.captured.bodies.items():
+        place = by_name[name].device if name in by_name else ""
+        plan = plans.get(place, entry.planned[0].plan)
+        _choose({name: functions}, plan, chosen)
+    return {
+        function: (body, run_passes(body.graph, passes_of(plan), observe))
+        for function, (body, plan) in chosen.items()
+    }
 
 
-def _rewritten_bodies(bodies: Bodies, plan: Plan) -> dict[str, tuple[Graph, Graph]]:
-    made = {}
+def _choose(bodies: Bodies, plan: Plan, chosen: dict[str, tuple[Body, Plan]]) -> None:
+    """Adds the plans of bodies; of a function that several nodes run that with the least peak."""
     planned = {(one.node, one.branch): one.plan for one in plan.bodies}
     for name, functions in bodies.items():
         for branch, body in enumerate(functions):
             inner = planned.get((name, branch))
-            if inner is None:
+            other = chosen.get(body.function)
+            if inner is None and other is None:
                 names = program(body.graph, Plan()).names
                 inputs = (node.name for node in body.graph.nodes if node.is_input)
                 inner = Plan(order=(*inputs, *names), device=plan.device)
-            made[body.function] = body.graph, run_passes(body.graph, passes_of(inner), observe)
-            made |= _rewritten_bodies(body.bodies, inner)
-    return made
+            if inner is None or (other is not None and _is_tighter(other[1], inner)):
+                continue
+            chosen[body.function] = body, inner
+            _choose(body.bodies, inner, chosen)
+
+
+def _is_tighter(one: Plan, other: Plan) -> bool:
+    """Whether the first takes no more than the second; the executor's own order tells no peak."""
+    return 0 < one.peak_bytes <= (other.peak_bytes or math.inf)
 
 
 def variables_to_move(entry: Entry) -> dict[str, list[Any]]:

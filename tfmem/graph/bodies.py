@@ -68,6 +68,7 @@ class Body:
         list of a tensor, how many elements that list gets.
       returns: all that it returns, if that is more than the graph's outputs.
       arguments: the caller's inputs when it runs this function, once `contents` has found them out.
+      resizable: names of its inputs that are variables which may be assigned other shapes.
       turns: how many of its runs may overlap, as turns of a loop do unless it is rewritten.
     """
 
@@ -80,6 +81,7 @@ class Body:
     numbers: Mapping[str, int] = field(default_factory=dict)
     returns: tuple[Value, ...] = ()
     arguments: tuple[Argument, ...] | None = None
+    resizable: frozenset[str] = frozenset()
     turns: int = 1
 
     @property

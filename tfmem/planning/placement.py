@@ -122,9 +122,9 @@ def moved_nodes(
             region[name] = True
     for node in reversed(graph.nodes):
         if region.get(node.name):
-            beside[node.name] = next(
-                beside[user] for user in graph.successors[node.name] if user in beside
-            )
+            users = (user for user in graph.successors[node.name] if user in beside)
+            if user := next(users, None):  # some are waited for alone, by what stays
+                beside[node.name] = beside[user]
     return beside
 
 

@@ -205,7 +205,11 @@ def _call(target: str, args: Sequence[Any]) -> Any:
     return None
 
 
-_NO_CONSTANT = ("Cannot parse tensor from proto", "Unable to evaluate a constant node")
+_NO_ROOM = (
+    "Cannot parse tensor from proto",
+    "Unable to evaluate a constant node",
+    "Dst tensor is not initialized",
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -213,7 +217,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
     What was being handled counts too, but not where it was raised `from None`, as by TensorFlow.
     tfmem's error says so itself: tf-keras raises it anew, without its cause. Where memory for a
-    constant is missing, TensorFlow 2.21 cannot parse or evaluate the constant.
+    constant is missing, TensorFlow 2.21 cannot parse or evaluate the constant; where a GPU has none
+    for a copy, the copy's tensor is not initialized.
     """
     seen: BaseException | None = error
     while seen is not None:
@@ -221,7 +226,7 @@ def is_out_of_memory(error: BaseException) -> bool:
             return True
         if type(seen).__name__ == "ResourceExhaustedError":
             return True
-        if any(text in str(seen) for text in _NO_CONSTANT):
+        if any(text in str(seen) for text in _NO_ROOM):
             return True
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
     return False

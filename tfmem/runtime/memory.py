@@ -32,6 +32,7 @@ MIB = 2**20
 
 _USE_BFC = "TF_CPU_ALLOCATOR_USE_BFC"
 _BFC_LIMIT = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 _BFC_DEFAULT_MIB = 2**16  # process_state.cc
 
 
@@ -293,7 +294,8 @@ def region_bytes(device: str) -> int | None:
     grows = any(
         map(tf.config.experimental.get_memory_growth, tf.config.list_physical_devices("GPU"))
     )
-    return None if grows else device_limit(name)
+    told = os.environ.get(_GROWTH, "").lower()  # goes before what the program says
+    return None if told == "true" or (grows and told != "false") else device_limit(name)
 
 
 def limit_gpu(limit_mib: int) -> None:

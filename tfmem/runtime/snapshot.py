@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from tfmem.bridge import elements, handles
-from tfmem.errors import Error, HostMemoryError
+from tfmem.bridge import elements, handles, kernels
+from tfmem.errors import Error, HostMemoryError, OutOfMemoryError
 from tfmem.graph import device_names
 from tfmem.runtime import host as host_module
+from tfmem.runtime.limited import is_out_of_memory
 from tfmem.units import format_bytes
 
 _PIECE = 2**26
@@ -65,12 +66,27 @@ class Snapshot:
 
         A variable that still has its value is not touched, nor is the place where it lies, unless
         it is in another process, or was then.
+
+        Raises:
+          tfmem.OutOfMemoryError: a device has no room for some; the others have theirs back.
         """
-        changed = []
+        changed, lost = [], []
         for variable, value in zip(self._variables, self._values, strict=True):
-            if not _is_same(self._copy(variable), value):
+            if _is_same(self._copy(variable), value):
+                continue
+            changed.append(str(variable.name))
+            try:
                 self._assign(variable, value)
-                changed.append(str(variable.name))
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                lost.append(f"{variable.name} on {variable.device}")
+        if lost:
+            raise OutOfMemoryError(
+                f"there was no room to give {', '.join(lost)} their values back after a step that "
+                "was out of memory, because others took what it let go of; load them from a "
+                "checkpoint"
+            )
         return changed
 
     def _value(self, variable: Any) -> Any:
@@ -87,10 +103,11 @@ class Snapshot:
         (_assign_rows if self._has_rows(variable) else _assign)(variable, value)
 
     def _has_rows(self, variable: Any) -> bool:
-        """Whether it is accessed by rows, is here, and has any."""
+        """Whether it is accessed by rows, is here, has any, and its device copies them."""
         is_here = id(variable) in self._by_rows and device_names.is_local(variable.device)
         shape = variable.shape
-        return is_here and shape.is_fully_defined() and shape.rank > 0 and shape[0] > 1
+        has_any = shape.is_fully_defined() and shape.rank > 0 and shape[0] > 1
+        return is_here and has_any and _copies_rows(variable)
 
 
 def _check_room(variables: Iterable[Any]) -> int:
@@ -129,6 +146,22 @@ def _rows(variable: Any) -> Iterator[slice]:
     return (slice(first, min(first + some, count)) for first in range(0, count, some))
 
 
+def _copies_rows(variable: Any) -> bool:
+    """Whether its device has kernels that read and write some of its rows."""
+    import tensorflow as tf
+
+    kind = device_names.kind(variable.device)
+    return all(
+        kernels.has_kernel(op, kind, dtype=variable.dtype, Tindices=tf.int32)
+        for op in ("ResourceGather", "ResourceScatterUpdate")
+    )
+
+
+def _indices(rows: slice) -> Any:
+    """Of int32, for which a GPU has kernels of more types."""
+    return np.arange(rows.start, rows.stop, dtype=np.int32)
+
+
 def _copy_of_rows(variable: Any) -> Any:
     """The value in NumPy's memory, of a variable that is accessed by rows and is here."""
     import tensorflow as tf
@@ -138,7 +171,7 @@ def _copy_of_rows(variable: Any) -> Any:
         for rows in _rows(variable):
             found[rows] = tf.raw_ops.ResourceGather(
                 resource=variable.handle,
-                indices=np.arange(rows.start, rows.stop),
+                indices=_indices(rows),
                 dtype=variable.dtype,
             ).numpy()
     return found
@@ -151,7 +184,7 @@ def _assign_rows(variable: Any, value: Any) -> None:
         for rows in _rows(variable):
             tf.raw_ops.ResourceScatterUpdate(
                 resource=variable.handle,
-                indices=np.arange(rows.start, rows.stop),
+                indices=_indices(rows),
                 updates=value[rows],
             )
 
@@ -191,6 +224,6 @@ def _assign(variable: Any, value: Any) -> None:
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.zeros([0], variable.dtype))
         try:
             made = tf.constant(value)
-        except tf.errors.ResourceExhaustedError:
+        except tf.errors.ResourceExhaustedError:  # on a CPU, which takes NumPy's memory
             made = elements.tensor_of(value)
         tf.raw_ops.AssignVariableOp(resource=handle, value=made)
