@@ -65,6 +65,28 @@ def test_a_gpus_graph_has_its_layouts_and_leaves_on_the_host_what_its_kernels_do
     assert "MaxPool" not in {by_name[name].op for name in captured.workspace}
 
 
+def test_a_loop_runs_where_the_user_puts_it(a_gpu):
+    count = tf.Variable(0.0)
+
+    @tf.function
+    def counted(x):
+        total = tf.reduce_sum(x)
+        with tf.device("/CPU:0"):
+            for _ in tf.range(3):
+                total = tf.sin(total)
+        for _ in tf.range(3):
+            x = tf.cos(x)
+            with tf.device("/CPU:0"):
+                count.assign_add(1.0)
+        return x, total
+
+    concrete = counted.get_concrete_function(tf.ones([8, 64]))
+    captured = capture(concrete, device="GPU:0", args=(tf.ones([8, 64]),))
+    nodes = [n for _, body in captured.bodies.values() for n in body.graph.nodes]
+    places = {n.op: n.device for n in nodes if n.op in ("Sin", "Cos", "AssignAddVariableOp")}
+    assert places == {"Sin": LOCAL, "Cos": GPU, "AssignAddVariableOp": LOCAL}
+
+
 def test_a_branchs_kernels_read_copies_of_what_the_host_has(a_gpu):
     @tf.function
     def picked(x, rows, others):

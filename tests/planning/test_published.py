@@ -166,6 +166,25 @@ def test_the_update_runs_beside_its_variable_and_the_gradient_crosses_once() -> 
     assert simulate(graph, COSTS, plan).peak_bytes < 2_100_000
 
 
+def test_a_check_of_a_variable_that_only_the_device_waits_for_stays_there() -> None:
+    """It reads what the host has, but nothing on the host needs it."""
+    graph = parse("""
+    x = _Arg() [1000000] @cpu
+    w = _Variable() [1000000] @cpu
+    rate = Const() [1] @cpu
+    read = ReadVariableOp(w:0) [1000000] @cpu
+    ok = CheckNumerics(read:0) [1000000] @cpu
+    a = Exp(x:0) [1000000] @cpu
+    b = MatMul(x:0, read:0) [1000000] @cpu
+    g = AddV2(a:0, b:0, ^ok) [1000000] @cpu
+    step = Mul(g:0, rate:0) [1000000] @cpu
+    update = AssignSubVariableOp(w:0, step:0, ^read) [] @cpu
+    return x:0""")
+    moved = moved_nodes(graph, ("w",))
+    assert moved.keys() >= {"read", "update"}
+    assert not moved.keys() & {"ok", "g"}
+
+
 def test_arithmetic_stays_on_the_device_where_the_host_takes_longer_than_the_copies() -> None:
     graph = parse(UPDATE)
     variables = placeable_variables(graph, DEVICE, 1000)
