@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from typing import Any
@@ -50,6 +51,16 @@ def test_a_plan_that_does_not_fit_any_more_is_made_again(
     monkeypatch.setattr(decide, "bytes_beside", lambda *_: 64 * 2**20 - plan.peak_bytes // 2)
     with pytest.raises(tfmem.BudgetError, match="beside"):
         step(x)
+    assert len(searches) == 2
+
+
+def test_a_plan_made_before_a_data_set_was_held_is_made_again(searches: list[Any]) -> None:
+    """The data set makes its batches in the memory that the plan counts on."""
+    gc.collect()  # others' iterators
+    step = tfmem.optimize(chain, budget="64MiB")
+    step.plan(tf.ones([2**20]))
+    batches = iter(tf.data.Dataset.from_tensors(tf.ones([2**20])).repeat())
+    step(next(batches))
     assert len(searches) == 2
 
 

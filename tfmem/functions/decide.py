@@ -166,6 +166,8 @@ def _still_kept(
         return None
     if before.plan.is_noop and request.bytes_beside > was.bytes_beside:
         return None
+    if is_fed(request.device) and before.costs.fed is None:  # a data set makes batches there now
+        return None
     costs = replace(before.costs, lying=request.lying, blocks=request.blocks)
     found = judge(graph, costs, request, before.plan, captured.bodies)
     return Planned(graph, costs, found, request) if found.keeps(request.budget) else None
