@@ -6,6 +6,7 @@ import gc
 import logging
 import weakref
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -154,6 +155,17 @@ def test_under_a_tape_that_wants_its_gradient_the_original_runs(caplog):
     with tf.GradientTape() as tape:
         tape.watch(X)
         assert tape.gradient(step(X), X) is not None
+
+
+def test_a_model_is_called_as_a_function_is():
+    """Keras 3's have attributes of their own, among them a lock that is a truth."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    rate = keras.Variable(0.5)
+    step = tfmem.optimize(lambda x, rate: model(x) * rate, budget="1GiB")
+    x = tf.ones([2, 4])
+    np.testing.assert_array_equal(tfmem.optimize(model, budget="1GiB")(x), model(x))
+    np.testing.assert_array_equal(step(x, rate), 0.5 * model(x))
 
 
 def test_a_budget_above_the_peak_changes_nothing():

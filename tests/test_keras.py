@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 from pathlib import Path
@@ -169,6 +170,50 @@ def test_a_model_that_is_not_compiled_is_told_by_keras(library: str) -> None:
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     with pytest.raises((ValueError, RuntimeError), match="compile"):
         fit(model, tfmem.keras.MemoryBudget("1GB"))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("is_another", [False, True])
+def test_a_model_that_is_compiled_anew_is_trained_as_that_says(
+    library: str, is_another: bool
+) -> None:
+    """Also where the error that ended a fit, and with it that fit's callbacks, is kept."""
+    keras = pytest.importorskip(library)
+    model, budget, kept = model_of(library), tfmem.keras.MemoryBudget("1GB"), []
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("disk full")
+
+    try:
+        fit(model, budget, keras.callbacks.LambdaCallback(on_epoch_end=fail))
+    except RuntimeError as error:
+        kept.append(error)
+    model.compile(keras.optimizers.SGD(0.0), "mae")
+    before = model.get_weights()
+    fit(model, tfmem.keras.MemoryBudget("1GB") if is_another else budget)
+    kept.clear()
+    gc.collect()
+    fit(model)
+    assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
+    assert type(model.train_function).__module__ != "tfmem.keras"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_fits_of_one_callback_take_batches_of_other_kinds(library: str) -> None:
+    """Larger pictures, or weights of samples; the model is not compiled anew for them."""
+    import numpy as np
+
+    keras = pytest.importorskip(library)
+    layers = [keras.layers.Conv2D(2, 3), keras.layers.GlobalAveragePooling2D()]
+    model = keras.Sequential([keras.Input((None, None, 1)), *layers])
+    model.compile("sgd", "mse")
+    callback, y = tfmem.keras.MemoryBudget("1GB"), np.ones((8, 2), "float32")
+    histories = [
+        model.fit(np.ones((8, side, side, 1)), y, verbose=0, callbacks=[callback], **more).history
+        for side, more in ((4, {}), (6, {}), (6, {"sample_weight": np.ones(8)}), (4, {}))
+    ]
+    assert all(np.isfinite(one["loss"]).all() for one in histories)
+    assert callback.plans
 
 
 def test_what_is_no_model_is_refused() -> None:

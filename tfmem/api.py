@@ -186,7 +186,7 @@ class Optimized:
         self._lock = threading.RLock()
         self._has_told = False
         self._placed = Placed(self.name, self._forget)
-        functools.update_wrapper(self, self.original.python_function)
+        functools.update_wrapper(self, self.original.python_function, updated=())
 
     @property
     def name(self) -> str:

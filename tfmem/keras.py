@@ -19,10 +19,10 @@ import tensorflow as tf
 from tfmem.api import Optimized, optimize
 from tfmem.bridge.keras_models import (
     Hooks,
-    changed,
     library,
     list_of,
     one_step,
+    replaced,
     replica_devices,
     steps_per_execution,
 )
@@ -149,7 +149,7 @@ class MemoryBudget(Hooks):
             self._steps[kind] = self._made(kind)
         undo = self._undo[kind] = contextlib.ExitStack()
         undo.callback(self._restore_variables, kind)
-        undo.enter_context(changed(self.model, **{f"{kind}_function": self._steps[kind]}))
+        undo.enter_context(replaced(self.model, f"{kind}_function", self._steps[kind]))
         if (called_by := list_of(self)) is not None:
             self._ends[kind] = weakref.finalize(called_by, self._end, kind)
             self._ends[kind].atexit = False
@@ -251,6 +251,7 @@ class _Steps:
       prepared: called when a plan is there and its first step has not run yet.
       failed: called before an error leaves.
       optimized: the step, from the first batch on.
+      spec: of the batches that it takes; None for any.
     """
 
     occasion: tuple[Any, ...]
@@ -261,6 +262,7 @@ class _Steps:
     prepared: Callable[[], None]
     failed: Callable[[], None]
     optimized: Optimized | None = None
+    spec: Any = None
     _known: int = 0
 
     @property
@@ -274,8 +276,7 @@ class _Steps:
 
     def __call__(self, batches: Iterable[Any]) -> Any:
         try:
-            if self.optimized is None:
-                self.optimized = optimize(_traceable(self.step, batches), **self.options)
+            self._make_for(getattr(batches, "element_spec", None))
             outputs = [self._run(batch) for batch in itertools.islice(batches, self.size())]
         except BaseException:
             self.failed()
@@ -283,6 +284,15 @@ class _Steps:
         if not outputs:
             raise StopIteration
         return self.join(outputs)
+
+    def _make_for(self, spec: Any) -> None:
+        """Makes the step for batches, unless the one there is takes them, too."""
+        if self.optimized is not None:
+            if spec is self.spec or _is_within(spec, self.spec):
+                return
+            self.optimized.restore_variables()
+        self.optimized = optimize(_traceable(self.step, spec), **self.options)
+        self.spec, self._known = spec, 0
 
     def _run(self, batch: Any) -> Any:
         assert self.optimized is not None
@@ -294,16 +304,30 @@ class _Steps:
         return self.optimized(batch)
 
 
-def _traceable(step: Callable[[Any], Any], batches: Any) -> Any:
-    """The step, with the dimensions that the iterator leaves open left open.
+def _traceable(step: Callable[[Any], Any], spec: Any) -> Any:
+    """The step, with the dimensions that the iterator of its batches leaves open left open.
 
     As in Keras, all batches run in one trace: one plan, and one state of each random op.
     """
-    spec = getattr(batches, "element_spec", None)
+    return tf.function(step, input_signature=[spec] if _is_whole(spec) else None)
+
+
+def _is_whole(spec: Any) -> bool:
+    """Whether batches can be told by it, which have all of their parts."""
     parts = tf.nest.flatten(spec)
-    if parts and all(_is_there(part) for part in parts):
-        return tf.function(step, input_signature=[spec])
-    return tf.function(step)
+    return bool(parts) and all(_is_there(part) for part in parts)
+
+
+def _is_within(spec: Any, known: Any) -> bool:
+    """Whether a step that was made for batches takes others as well."""
+    if not _is_whole(known):
+        return True
+    try:
+        tf.nest.assert_same_structure(spec, known)
+    except (TypeError, ValueError):
+        return False
+    pairs = zip(tf.nest.flatten(spec), tf.nest.flatten(known), strict=True)
+    return all(one.is_subtype_of(other) for one, other in pairs)
 
 
 def _is_there(spec: Any) -> bool:

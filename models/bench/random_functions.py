@@ -4,10 +4,10 @@
 
 Each is made of a seed: ops of many kinds on tensors of some hundred kilobytes, branches, loops,
 nested functions, two processes, gradients, variables that are read, updated, assigned one tensor or
-twice. It runs as it is, and then with half of what its steps take beside its variables, or more;
-where that is refused, with a part of what is between that and the least that tfmem names. What it
-returns, what its variables hold after three steps, and the peak that the allocator counted are
-compared.
+twice, or what a branch gives. It runs as it is, and then with half of what its steps take beside
+its variables, or more; where that is refused, with a part of what is between that and the least
+that tfmem names. What it returns, what its variables hold after three steps, and the peak that the
+allocator counted are compared.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class Maker:
     is_held: bool = True
     variables: list[tf.Variable] = field(init=False)
     narrow: tf.Variable = field(init=False)
+    least: tf.Variable = field(init=False)
     steps: tf.Variable = field(init=False)
     random: random.Random = field(default_factory=random.Random)
 
@@ -88,6 +89,7 @@ class Maker:
         if choose.random() < 0.3:  # two that begin with one buffer
             self.variables.append(tf.Variable(values[0]))
         self.narrow = tf.Variable(tf.cast(values[0], tf.bfloat16), trainable=False)
+        self.least = tf.Variable(1e9, trainable=False)
         self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.depth = choose.randint(2, self.deepest)
 
@@ -97,8 +99,19 @@ class Maker:
 
     def _step(self, x: tf.Tensor) -> Any:
         self.random.seed(self.seed)
-        if self.random.random() < 0.6:
-            return self._trained(x)
+        found = self._trained(x) if self.random.random() < 0.6 else self._updated(x)
+        if self.random.random() < 0.2:
+            self._assign_of_branches(x)
+        return found
+
+    def _assign_of_branches(self, x: tf.Tensor) -> None:
+        """Assigns what branches give, which nothing else reads."""
+        loss, matrix = tf.reduce_mean(x**2), self.variables[0]
+        is_less = loss < self.least
+        self.least.assign(tf.cond(is_less, lambda: loss, lambda: self.least.read_value()))
+        matrix.assign(tf.cond(is_less, lambda: 0.9 * matrix, lambda: matrix.read_value()))
+
+    def _updated(self, x: tf.Tensor) -> Any:
         outputs = self._chain(x, self.depth)
         for variable in self.variables:
             if self.random.random() < 0.5:
@@ -236,7 +249,7 @@ def trained(make: Maker, step: Any = None) -> Trained:
         if not make.is_held:
             del batch, found
     _, peak = memory.memory_info("CPU:0")
-    variables = [*make.variables, make.narrow, make.steps]
+    variables = [*make.variables, make.narrow, make.least, make.steps]
     return Trained([*numbers, *(np.array(one) for one in variables)], peak, peak - held)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -36,3 +37,21 @@ def test_a_variable_in_the_place_of_one_that_is_gone_is_another() -> None:
     assert len(keys) == 20
     variable = tf.Variable(1.0)
     assert signature_of((variable,), {}) == signature_of((variable,), {})
+
+
+def test_what_tensors_are_made_of_counts_by_type_and_shape() -> None:
+    """A variable of Keras 3, such as a learning rate, has no end of itself as a part."""
+    rate, other = keras.Variable(0.1), keras.Variable(0.2)
+    assert signature_of((rate,), {}) == signature_of((other,), {})
+    assert signature_of((rate,), {}) != signature_of((keras.Variable([0.1]),), {})
+
+
+def test_texts_shapes_and_complex_numbers_count_by_value() -> None:
+    for one, other in (
+        (np.array(["relu", "tanh"])[0], np.array(["relu", "tanh"])[1]),
+        (tf.TensorShape([1, 2]), tf.TensorShape([1, None])),
+        (1j, 2j),
+    ):
+        assert signature_of((one,), {}) != signature_of((other,), {})
+        assert signature_of((one,), {}) == signature_of((one,), {})
+    assert signature_of((tf.TensorShape([1]),), {}) == signature_of((tf.TensorShape([1]),), {})

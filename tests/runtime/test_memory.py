@@ -9,12 +9,14 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+import tensorflow as tf
 
 from tests.children import memory
 from tests.children.host import MIB
 from tfmem import Error, OutOfMemoryError
 from tfmem.bridge.traces import HeapEvent
 from tfmem.runtime import heap
+from tfmem.runtime import memory as allocators
 from tfmem.runtime.limited import Outcome, is_out_of_memory, run_limited
 from tfmem.simulation.allocator import parted
 
@@ -229,3 +231,19 @@ def test_what_is_free_once_variables_were_copied_is_foreseen():
     assert found["count"] == [0, 5]
     assert found["foreseen"] == found["after"]
     assert found["equal"]
+
+
+def test_a_variable_of_the_environment_lets_the_memory_of_gpus_grow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes before what the program says."""
+    gpu = "/job:localhost/replica:0/task:0/device:GPU:0"
+    monkeypatch.setattr(allocators.devices, "full_name", lambda _: gpu)
+    monkeypatch.setattr(allocators, "device_limit", lambda _: 2**30)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["a GPU"])
+    for told, grows, region in (
+        ("true", False, None), ("false", True, 2**30), ("", True, None), ("", False, 2**30),
+    ):  # fmt: skip
+        monkeypatch.setenv("TF_FORCE_GPU_ALLOW_GROWTH", told)
+        monkeypatch.setattr(tf.config.experimental, "get_memory_growth", lambda _, told=grows: told)
+        assert allocators.region_bytes("GPU:0") == region

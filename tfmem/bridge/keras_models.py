@@ -136,6 +136,21 @@ def changed(model: Any, **values: Any) -> Iterator[None]:
             object.__setattr__(model, name, value)
 
 
+@contextlib.contextmanager
+def replaced(model: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute of a model is another until something else takes the place of that.
+
+    So compiling a model, or making its functions anew, ends it.
+    """
+    before = getattr(model, name)
+    object.__setattr__(model, name, value)
+    try:
+        yield
+    finally:
+        if getattr(model, name) is value:
+            object.__setattr__(model, name, before)
+
+
 def steps_per_execution(model: Any) -> int:
     """How many batches the model's own functions take at a call."""
     size = getattr(model, "_steps_per_execution", None)

@@ -25,9 +25,11 @@ def _key(item: Any) -> Hashable:
     if isinstance(item, tf.Tensor):
         shape = item.shape
         return item.dtype, tuple(shape) if shape.rank is not None else None
+    if isinstance(item, (str, bytes)):  # np.str_ is an array besides
+        return type(item), item
     if isinstance(item, (np.ndarray, np.generic)):  # np.float64 is a float besides
         return "array", item.dtype.str, item.shape
-    if item is None or isinstance(item, (bool, int, float, str, bytes)):
+    if item is None or isinstance(item, (bool, int, float, complex)):
         return type(item), item if item == item else "NaN"  # which equals nothing, not even itself
     if isinstance(item, (tuple, list)):
         return (type(item), *map(_key, item))
@@ -39,13 +41,24 @@ def _key(item: Any) -> Hashable:
 def _object_key(item: Any) -> Hashable:
     if isinstance(item, tf.Variable):
         return "variable", handles.identity(item)  # an id may be used again
-    try:
-        spec = tf.type_spec_from_value(item)
-    except TypeError:
-        pass
-    else:
-        return spec, *map(_key, tf.nest.flatten(item, expand_composites=True))
+    if isinstance(item, tf.TensorShape):
+        return "shape", None if item.rank is None else tuple(item)
+    parts = tf.nest.flatten(item, expand_composites=True)
+    if len(parts) != 1 or parts[0] is not item:
+        return _spec_of(item), *map(_key, parts)
+    if hasattr(item, "__array__"):  # a variable of Keras 3, a column of a table: a tensor is made
+        found = item if hasattr(item, "dtype") and hasattr(item, "shape") else np.asarray(item)
+        return "array", str(found.dtype), tuple(found.shape)
     try:
         return weakref.ref(item)
     except TypeError:
         return type(item), item
+
+
+def _spec_of(item: Any) -> Hashable:
+    """What a value of several parts is, beside these."""
+    try:
+        spec: Hashable = tf.type_spec_from_value(item)
+    except TypeError:  # a class whose fields tf.function takes apart
+        spec = type(item).__qualname__
+    return spec

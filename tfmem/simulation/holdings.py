@@ -20,12 +20,15 @@ class Tensor:
 
 
 class List:
-    """A list or an optional: the buffer of its handle, its elements, how many hold it."""
+    """A list or an optional: the buffer of its handle, its elements, how many hold it.
 
-    __slots__ = ("buffer", "items", "refs")
+    One that `grows` may have any number of elements: what is set somewhere in it is another one.
+    """
 
-    def __init__(self, buffer: int, items: Iterable[Thing]) -> None:
-        self.buffer, self.items, self.refs = buffer, list(items), 1
+    __slots__ = ("buffer", "grows", "items", "refs")
+
+    def __init__(self, buffer: int, items: Iterable[Thing], grows: bool = False) -> None:
+        self.buffer, self.items, self.refs, self.grows = buffer, list(items), 1, grows
 
 
 Thing = Tensor | List | None
@@ -60,9 +63,9 @@ class Holdings:
         self.events.append((len(self.refs) - 1, self.sizes[-1]))
         return len(self.refs) - 1
 
-    def make_list(self, items: Iterable[Thing]) -> List:
+    def make_list(self, items: Iterable[Thing], grows: bool = False) -> List:
         """A new list with one holder, which holds its elements."""
-        made = List(self.make(HANDLE_BYTES), items)
+        made = List(self.make(HANDLE_BYTES), items, grows)
         for item in made.items:
             self.hold(item)
         return made

@@ -51,7 +51,7 @@ class Call:
         if found is not None and self.is_sole:
             self.holdings.hold(found)
             return found
-        return self.holdings.make_list(self.items())
+        return self.holdings.make_list(self.items(), found is not None and found.grows)
 
     def found(self, item: Thing, output: int) -> Thing:
         """An element as an output; zeros in the place of one that was never set."""
@@ -73,7 +73,7 @@ def _none(call: Call) -> list[Thing]:
 
 def _reserve(call: Call) -> list[Thing]:
     count = number(call.things[1])
-    return [call.holdings.make_list([None] * max(0, count or 0))]
+    return [call.holdings.make_list([None] * max(0, count or 0), grows=not count)]
 
 
 def _optional(call: Call) -> list[Thing]:
@@ -115,8 +115,10 @@ def _pop(call: Call) -> list[Thing]:
 
 def _set(call: Call) -> list[Thing]:
     made, index, item = call.changed(), number(call.things[1]), call.things[2]
-    if index is None:
-        index = made.items.index(None) if None in made.items else len(made.items) - 1
+    if index is None and None in made.items:
+        index = made.items.index(None)
+    elif index is None:
+        index = len(made.items) - (not made.grows and bool(made.items))
     while len(made.items) <= index:
         made.items.append(None)
     call.holdings.hold(item)

@@ -299,7 +299,8 @@ class Replay:
             chunks |= {old: chunks.pop(new) for new, old in keeper if new in chunks}
             if renews:
                 pool.release_all(returned)
-                returned = [chunks.pop(number) for number in self._returned]
+                made = (number for number in self._returned if number in chunks)
+                returned = [chunks.pop(number) for number in made]  # a branch may not make some
                 is_early = caller.is_early(step, steps)
                 returned += self._change_arguments(pool, caller, chunks, is_early)
             self._leave(pool, rows, step)
