@@ -157,6 +157,22 @@ def test_under_a_tape_that_wants_its_gradient_the_original_runs(caplog):
         assert tape.gradient(step(X), X) is not None
 
 
+def test_a_variable_that_is_passed_has_the_gradient_of_the_original():
+    """In the rewritten graph nothing stops a gradient any more."""
+
+    def step(weight, x):
+        made = tf.tanh(weight * x)
+        stopped = tf.stop_gradient(tf.sin(2.0 * made))
+        return tf.reduce_sum((made - stopped) ** 2) + 0.0 * wide(x)
+
+    weight, found = tf.Variable(tf.fill(X.shape, 0.5)), []
+    for function in (tf.function(step), tfmem.optimize(step, **ORDER)):
+        with tf.GradientTape() as tape:
+            loss = function(weight, X)
+        found.append(tape.gradient(loss, weight).numpy())
+    np.testing.assert_array_equal(*found)
+
+
 def test_a_model_is_called_as_a_function_is():
     """Keras 3's have attributes of their own, among them a lock that is a truth."""
     keras.utils.set_random_seed(1)

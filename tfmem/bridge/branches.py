@@ -6,7 +6,7 @@ soon as what they read is there, and whoever reads one output does not wait for 
 
     y = If(p:0, x:0, ^a)            p/gate = Identity(p:0, ^a)      every Switch reads p/gate
     z = Neg(y:0)                    y = If(p/gate:0, x:0, ^a)
-                                    y/done = IdentityN(y:0, y:1)    every Merge has run
+                                    y/done = IdentityN(y:0, y:1, ^y)    every Merge has run
                                     z = Neg(y:0, ^y/done)
 
 Of a lowered While all nodes wait for what it waits for, but each for those inputs alone that it
@@ -91,10 +91,10 @@ def _gate(node: NodeDef, in_function: bool) -> NodeDef:
 
 
 def _done(node: NodeDef, texts: tuple[str, ...]) -> NodeDef:
-    """What has run when all outputs that anybody reads are there."""
+    """What has run when all outputs that anybody reads are there, and all effects."""
     name = f"{node.name}/tfmem_done"
     made = tf.compat.v1.NodeDef(name=name, op="IdentityN", device=node.device)
-    made.input.extend(texts)
+    made.input.extend((*texts, f"^{node.name}"))
     types = node.attr["Tout"].list.type
     for text in texts:
         _, _, index = text.rpartition(":")

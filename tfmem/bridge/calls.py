@@ -103,10 +103,10 @@ def is_recorded(
     """
     if not record.could_possibly_record():
         return False
-    shown = [variable for variable in variables if variable.trainable]
+    parts = tf.nest.flatten((args, kwargs), expand_composites=True)
+    shown = [*variables, *(part for part in parts if isinstance(part, tf.Variable))]
     for variable in shown:
-        resource_variable_ops.variable_accessed(variable)
-    tensors = [
-        t for t in tf.nest.flatten((args, kwargs), expand_composites=True) if tf.is_tensor(t)
-    ]
+        if variable.trainable:
+            resource_variable_ops.variable_accessed(variable)
+    tensors = [t for t in parts if tf.is_tensor(t) and not isinstance(t, tf.Variable)]
     return bool(record.should_record_backprop([*tensors, *(v.handle for v in shown)]))

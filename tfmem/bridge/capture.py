@@ -24,6 +24,7 @@ from tfmem.bridge import (
     kernels,
     lines,
     norms,
+    randoms,
     reads,
     sums,
 )
@@ -222,6 +223,7 @@ def _nodes_of(
     Also the names of the reads of variables for which others serve.
     """
     graph_def = grappler.optimize(concrete, inputs, places, device)
+    randoms.tell(graph_def)
     sums.split(graph_def, _SUMMED)
     norms.take_apart(graph_def, inputs)
     _refuse_old_loops(graph_def, concrete)
