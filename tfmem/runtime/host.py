@@ -108,7 +108,6 @@ def host_process(
       tfmem.Error: it cannot start or be connected; the message says what failed and the remedy.
     """
     from tfmem.bridge.forks import check_no_fork  # which loads TensorFlow
-    from tfmem.runtime import variables
 
     check_no_fork()
     with _connected.lock:
@@ -120,7 +119,7 @@ def host_process(
         with _connected.lock:
             process.users -= 1
             if process.users == 0:
-                variables.count_moves(_stop(process))
+                _stop(process)
 
 
 @contextlib.contextmanager
@@ -294,25 +293,19 @@ def connect(jobs: dict[str, list[str]], *, anew: bool = False) -> None:
     loopback.restrict(port)
 
 
-def _stop(process: HostProcess) -> int:
-    """Takes its device away and ends it; variables that live there are left without a value.
-
-    Returns:
-      How many these are.
-    """
+def _stop(process: HostProcess) -> None:
+    """Takes its device away and ends it; variables that live there are left without a value."""
     if process is not _connected.process:
-        return 0
+        return
     from tfmem.bridge import handles  # which loads TensorFlow
 
-    left = list(handles.living_on(process.device))
-    handles.abandon(left)
+    handles.abandon(handles.living_on(process.device))
     _connected.process = None
     atexit.unregister(process.stop)
     try:
         connect({}, anew=process.has_ended(0))
     finally:
         process.stop()
-    return len(left)
 
 
 def _job(device: str) -> str:

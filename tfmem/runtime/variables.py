@@ -57,11 +57,6 @@ def moves() -> int:
     return _record.moves
 
 
-def count_moves(count: int) -> None:
-    """Counts variables that are elsewhere now: those that a host process took along, say."""
-    _record.moves += count
-
-
 def stay() -> contextlib.AbstractContextManager[None]:
     """A scope in which no variable moves, other than by this thread."""
     return _record.places.shared()
