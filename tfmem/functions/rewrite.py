@@ -34,10 +34,8 @@ def rewritten_bodies(entry: Entry) -> dict[str, tuple[Body, Graph]]:
     Each is under the plan of the device that its caller runs on. Those that no plan changes get the
     order in which they were replayed, for the executor's own varies.
     """
-    plans, by_name = (
-        {one.plan.device: one.plan for one in entry.planned},
-        entry.captured.graph.by_name,
-    )
+    plans = {one.plan.device: one.plan for one in entry.planned}
+    by_name = entry.captured.graph.by_name
     chosen: dict[str, tuple[Body, Plan]] = {}
     for name, functions in entry.captured.bodies.items():
         place = by_name[name].device if name in by_name else ""
