@@ -160,10 +160,11 @@ def _place_bodies(graph_def: GraphDef, device: str) -> None:
     What uses a resource stays open: it goes where the resource is when the function runs.
     """
     functions = {f.signature.name: f for f in graph_def.library.function}
-    waiting = [(node, merged_device(node.device, device)) for node in graph_def.node]
+    waiting = [(node, device) for node in graph_def.node if node.op in BODIES]
     while waiting:
-        node, place = waiting.pop()
-        for called in functions_of(node) if node.op in BODIES else ():
+        node, around = waiting.pop()
+        place = merged_device(node.device, around)
+        for called in functions_of(node):
             if (function := functions.pop(called, None)) is None:
                 continue
             resource = tf.resource.as_datatype_enum
@@ -171,7 +172,7 @@ def _place_bodies(graph_def: GraphDef, device: str) -> None:
             for inner in function.node_def:
                 if handles.isdisjoint(inner.input) and inner.op not in BODIES:
                     kernels.place(inner, place)
-            waiting += [(one, merged_device(one.device, place)) for one in function.node_def]
+            waiting += [(inner, place) for inner in function.node_def if inner.op in BODIES]
 
 
 def _config() -> Any:

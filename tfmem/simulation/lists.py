@@ -118,7 +118,8 @@ def _set(call: Call) -> list[Thing]:
     if index is None and None in made.items:
         index = made.items.index(None)
     elif index is None:
-        index = len(made.items) - (not made.grows and bool(made.items))
+        takes_the_last = bool(made.items) and not made.grows
+        index = len(made.items) - takes_the_last
     while len(made.items) <= index:
         made.items.append(None)
     call.holdings.hold(item)

@@ -58,13 +58,11 @@ def _is_pure(node: Node) -> bool:
 
 def joined(graph: Graph, costs: Costs) -> tuple[Graph, Costs]:
     """The graph with its sums as they were before capturing took them in parts (`sums.split`)."""
-    awaited = {name for node in graph.nodes for name in node.after}  # in an order, for one device
     parts = {node.name: _parts(graph.by_name, node) for node in graph.nodes if node.op == "AddV2"}
-    parts = {
-        name: group
-        for name, group in parts.items()
-        if group and awaited.isdisjoint(node.name for node in group)
-    }
+    parts = {name: group for name, group in parts.items() if group}
+    if parts:  # those that an order names stay as they are: it is another device's plan
+        awaited = {name for node in graph.nodes for name in node.after}
+        parts = {n: g for n, g in parts.items() if awaited.isdisjoint(part.name for part in g)}
     if not parts:
         return graph, costs
     dropped = {node.name for group in parts.values() for node in group}
