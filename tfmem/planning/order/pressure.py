@@ -13,15 +13,22 @@ step in every order (inputs, variables, constants) is left out: it shifts all or
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tfmem.costs.types import Costs
 from tfmem.graph.compact import ASSIGN, HANDLE, KEPT, READ, UPDATE, VIEW, Compact
 from tfmem.graph.ir import Graph
 
+_Numbers = NDArray[np.int64]
 
-@dataclass(slots=True)
+
+@dataclass
 class Pressure:
     """Buffers by number, and what each node does with them.
 
@@ -58,35 +65,111 @@ class Pressure:
         self.readers.append([])
         return len(self.size) - 1
 
-    def timeline(self, order: Iterable[int]) -> list[int]:
-        """Bytes alive while each node of an order runs."""
-        left = [len(readers) for readers in self.readers]
-        stays, size, ghost, maker = self.stays, self.size, self.is_ghost, self.maker
-        has_run = [False] * len(self.makes)
-        alive, timeline = 0, []
-        for node in order:
-            taken = -1
-            for source, output in self.takes[node]:
-                if left[source] == 1 and not stays[source]:
-                    taken = output
-                    break
-            after = during = alive
-            for buffer in self.makes[node]:
-                pending = left[buffer] - (node in self.readers[buffer] if ghost[buffer] else 0)
-                is_made = left[buffer] or stays[buffer] or not ghost[buffer]
-                if buffer != taken and is_made:
-                    during += size[buffer]
-                if pending or stays[buffer]:
-                    after += size[buffer]
-            timeline.append(during + self.scratch[node])
-            for buffer in self.reads[node]:
-                left[buffer] -= 1
-                made = not ghost[buffer] or has_run[maker[buffer]]
-                if not left[buffer] and not stays[buffer] and made:
-                    after -= size[buffer]
-            has_run[node] = True
-            alive = after
-        return timeline
+    def timeline(self, order: Sequence[int]) -> list[int]:
+        """Bytes alive while each node of an order of all nodes runs."""
+        return self._tables.timeline(np.asarray(order, np.int64)).tolist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def added_first(self) -> Sequence[int]:
+        """What each node adds to the bytes alive if it runs before all others."""
+        added = []
+        for node, (makes, reads) in enumerate(zip(self.makes, self.reads, strict=True)):
+            change = 0
+            for b in makes:
+                if self.stays[b] or any(reader != node for reader in self.readers[b]):
+                    change += self.size[b]
+            for b in reads:
+                if len(self.readers[b]) == 1 and not self.stays[b] and not self.is_ghost[b]:
+                    change -= self.size[b]
+            added.append(change)
+        return added
+
+    @cached_property
+    def released_last(self) -> Sequence[int]:
+        """What each node takes from the bytes alive if it runs after all others."""
+        released = []
+        for node, (makes, reads) in enumerate(zip(self.makes, self.reads, strict=True)):
+            change = 0
+            for b in makes:
+                if self.stays[b] or (self.readers[b] and not self.is_ghost[b]):
+                    change -= self.size[b]
+            for b in reads:
+                is_own = self.is_ghost[b] and self.maker[b] in (-1, node)
+                if not self.stays[b] and not is_own:
+                    change += self.size[b]
+            released.append(change)
+        return released
+
+    @cached_property
+    def _tables(self) -> _Tables:
+        return _Tables.of(self)
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """A finished `Pressure` in arrays; rows of `made`, `read` and `takes` are (node, buffer, ...).
+
+    Attributes:
+      size, stays, is_ghost, maker, scratch: as in `Pressure`.
+      made: each buffer that a node makes.
+      read: each reader of a buffer.
+      takes: each input that a node can work in, and the output, in their order.
+    """
+
+    size: _Numbers
+    stays: NDArray[np.bool_]
+    is_ghost: NDArray[np.bool_]
+    maker: _Numbers
+    scratch: _Numbers
+    made: _Numbers
+    read: _Numbers
+    takes: _Numbers
+
+    @classmethod
+    def of(cls, model: Pressure) -> _Tables:
+        return cls(
+            np.asarray(model.size, np.int64),
+            np.asarray(model.stays, np.bool_),
+            np.asarray(model.is_ghost, np.bool_),
+            np.asarray(model.maker, np.int64),
+            np.asarray(model.scratch, np.int64),
+            _rows(((node, b) for node, some in enumerate(model.makes) for b in some), 2),
+            _rows(((node, b) for b, some in enumerate(model.readers) for node in some), 2),
+            _rows(((node, *pair) for node, some in enumerate(model.takes) for pair in some), 3),
+        )
+
+    def timeline(self, order: _Numbers) -> _Numbers:
+        """See `Pressure.timeline`."""
+        count = len(order)
+        place = np.empty(count + 1, np.int64)
+        place[order], place[-1] = np.arange(count), -1  # of no node too
+        last = np.full(len(self.size), -1)  # reader of each buffer
+        np.maximum.at(last, self.read[:, 1], place[self.read[:, 0]])
+        begin = place[self.maker]
+        is_read = last > begin  # after the node that makes it, which a ghost need not be
+        stays = (self.maker >= 0) & (self.stays | is_read)
+        ends = is_read & ~self.stays
+        change = np.zeros(count + 1, np.int64)
+        np.add.at(change, begin[stays] + 1, self.size[stays])
+        np.add.at(change, last[ends] + 1, -self.size[ends])
+        during = np.cumsum(change)[:-1] + self.scratch[order]
+        node, buffer = self.made.T
+        is_made = ~self.is_ghost[buffer] | self.stays[buffer] | (last[buffer] >= place[node])
+        is_made &= buffer != self._taken(place, last)[node]
+        np.add.at(during, place[node[is_made]], self.size[buffer[is_made]])
+        return during
+
+    def _taken(self, place: _Numbers, last: _Numbers) -> _Numbers:
+        """The output of each node that is its input's buffer, or -1."""
+        taken = np.full(len(place), -1)
+        node, source, output = self.takes[::-1].T  # the first that can is written last
+        can = (last[source] == place[node]) & ~self.stays[source]
+        taken[node[can]] = output[can]
+        return taken
+
+
+def _rows(rows: Iterable[tuple[int, ...]], columns: int) -> _Numbers:
+    return np.fromiter(itertools.chain.from_iterable(rows), np.int64).reshape(-1, columns)
 
 
 def pressure(graph: Graph, costs: Costs, device: str) -> Pressure:

@@ -55,6 +55,7 @@ class _Sweep(ABC):
         model: Pressure,
         order: Sequence[int],
         bound: float,
+        change: Sequence[int],
         before: Sequence[Sequence[int]],
         after: Sequence[Sequence[int]],
         *,
@@ -65,17 +66,13 @@ class _Sweep(ABC):
         for position, node in enumerate(order):
             self.rank[node] = position
         self.countdown = Countdown(map(len, before), after)
-        self.change = [self._first_change(node) for node in range(len(order))]
+        self.change = list(change)
         self.alive = 0
         self.done = [False] * len(order)
         self.free: list[tuple[int, int]] = []
         self.rest: list[tuple[int, int, int]] = []
         self.blocked: list[tuple[int, int, int]] = []
         self.stamp = 0
-
-    @abstractmethod
-    def _first_change(self, node: int) -> int:
-        """The change of a node before any is taken."""
 
     @abstractmethod
     def _needs(self, node: int) -> int:
@@ -148,24 +145,14 @@ class _Forwards(_Sweep):
         self, model: Pressure, order: Sequence[int], bound: float, *, greedy: bool
     ) -> None:
         graph = model.graph
-        super().__init__(model, order, bound, graph.predecessors, graph.successors, greedy=greedy)
+        edges = graph.predecessors, graph.successors
+        super().__init__(model, order, bound, model.added_first, *edges, greedy=greedy)
         self.left = [len(readers) for readers in model.readers]
         self.last = [0] * len(model.size)  # xor of the readers left: the reader itself once alone
         for buffer, readers in enumerate(model.readers):
             for node in readers:
                 self.last[buffer] ^= node
         self.is_alive = [not ghost for ghost in model.is_ghost]
-
-    def _first_change(self, node: int) -> int:
-        model = self.model
-        change = 0
-        for b in model.makes[node]:
-            if model.stays[b] or any(reader != node for reader in model.readers[b]):
-                change += model.size[b]
-        for b in model.reads[node]:
-            if len(model.readers[b]) == 1 and not model.stays[b] and not model.is_ghost[b]:
-                change -= model.size[b]
-        return change
 
     def _needs(self, node: int) -> int:
         model, needs = self.model, self.alive + self.model.scratch[node]
@@ -204,20 +191,10 @@ class _Backwards(_Sweep):
     """Takes nodes from the end; the order is given from the end, too."""
 
     def __init__(self, model: Pressure, order: Sequence[int], bound: float) -> None:
-        super().__init__(model, order, bound, model.graph.successors, model.graph.predecessors)
+        edges = model.graph.successors, model.graph.predecessors
+        super().__init__(model, order, bound, model.released_last, *edges)
         self.alive = sum(size for size, stays in zip(model.size, model.stays, strict=True) if stays)
         self.later = [0] * len(model.size)  # readers of each buffer already taken
-
-    def _first_change(self, node: int) -> int:
-        model = self.model
-        change = 0
-        for b in model.makes[node]:
-            if model.stays[b] or (model.readers[b] and not model.is_ghost[b]):
-                change -= model.size[b]
-        for b in model.reads[node]:
-            if not model.stays[b] and not (model.is_ghost[b] and model.maker[b] in (-1, node)):
-                change += model.size[b]
-        return change
 
     def _needs(self, node: int) -> int:
         model = self.model
