@@ -63,13 +63,18 @@ def labelled() -> dict[str, list[Any]]:
 
 
 def probed() -> dict[str, float]:
-    """What tfmem's probes find the device and its link to be capable of, in the median of three."""
+    """What tfmem's probes find the device and its link to be capable of, in the median of three.
+
+    And the bytes that came from memory which is not pinned.
+    """
     device, host = map(devices.full_name, ("GPU:0", "CPU:0"))
+    library = _library()
     found = [
         vars(probes.probe_rates(device, 1024)) | vars(probes.probe_link(device, host, 1024))
         for _ in range(3)
     ]
-    return {name: statistics.median(one[name] for one in found) for name in found[0]}
+    medians = {name: statistics.median(one[name] for one in found) for name in found[0]}
+    return medians | {"h2d_pageable_bytes": library.simgpu_sum(b"h2d_pageable_bytes")}
 
 
 def swapped() -> dict[str, Any]:

@@ -72,6 +72,7 @@ def test_probes_find_what_it_is_capable_of(simulated_gpu: dict[str, str]) -> Non
     assert found["flops"] == pytest.approx(KNOWN.flops, rel=0.2)
     assert found["nbytes"] == pytest.approx(KNOWN.nbytes, rel=0.2)
     assert found["start"] == pytest.approx(KNOWN.launch, rel=0.5)
+    assert found["h2d_pageable_bytes"] < MIB  # plans copy from pinned memory, and so do probes
 
 
 def test_what_is_freed_is_poison_and_what_arrives_is_not(simulated_gpu: dict[str, str]) -> None:

@@ -3,12 +3,16 @@
 Keras compiles grouped convolutions so on a CPU, whose kernels TensorFlow does not have. Such a call
 runs as one node: XLA plans the memory between its arguments and its results when it compiles, for
 one buffer that is taken and given back with the call. Here it is compiled ahead and asked.
+
+On a GPU nobody can be asked, and tf-keras compiles there what each of its optimizers does with each
+variable. Such calls are opened: TensorFlow's own kernels run them, which round otherwise.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
@@ -16,12 +20,16 @@ import tensorflow as tf
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.eager import context
 
-from tfmem.bridge.graphdefs import FunctionDef, NodeDef, functions_of
+from tfmem.bridge import kernels
+from tfmem.bridge.graphdefs import FunctionDef, GraphDef, NodeDef, functions_of
 from tfmem.bridge.inputs import handle_of
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph import device_names
 
 _MUST_COMPILE = "_XlaMustCompile"
+_MARKS = {_MUST_COMPILE, "_noinline"}
+"""Of what XLA compiles: Grappler leaves it as it is."""
+
 _STAGE = "optimized_hlo_proto_serialized"
 _MOST_KNOWN = 1024  # functions; to compile one takes a tenth of a second
 
@@ -29,6 +37,56 @@ _MOST_KNOWN = 1024  # functions; to compile one takes a tenth of a second
 def is_compiled(node: NodeDef | FunctionDef) -> bool:
     """Whether XLA compiles what a node calls, or a function."""
     return _MUST_COMPILE in node.attr and node.attr[_MUST_COMPILE].b  # to look up would add it
+
+
+def open_calls(graph_def: GraphDef, device: str) -> tuple[str, ...]:
+    """Makes usual calls of those whose memory XLA does not tell, for Grappler to inline.
+
+    Those are all on a GPU, and elsewhere those that do more with a variable than to read it. What
+    they call must have kernels without XLA.
+
+    Args:
+      graph_def: with its nodes placed; changed.
+      device: full name of where nodes of functions run that are placed nowhere.
+
+    Returns:
+      The names of the calls.
+    """
+    functions = {one.signature.name: one for one in graph_def.library.function}
+    bodies = (one.node_def for one in functions.values() if not is_compiled(one))
+    opened = [
+        (node, within)
+        for node in itertools.chain(graph_def.node, *bodies)
+        if is_compiled(node) and _opens(node.device or device, within := _within(node, functions))
+    ]
+    for node, within in opened:
+        for one in (node, *within, *(inner for called in within for inner in called.node_def)):
+            if is_compiled(one):
+                for mark in _MARKS & one.attr.keys():
+                    del one.attr[mark]
+    return tuple(node.name for node, _ in opened)
+
+
+def _within(node: NodeDef | FunctionDef, functions: Mapping[str, FunctionDef]) -> list[FunctionDef]:
+    """What a call or a function calls, and what that calls."""
+    called = _called(node) if hasattr(node, "node_def") else functions_of(node)
+    found = [functions[name] for name in called]
+    return [*found, *(one for function in found for one in _within(function, functions))]
+
+
+def _opens(device: str, within: Sequence[FunctionDef]) -> bool:
+    if not (device_names.is_gpu(device) or any(map(_changes_variables, within))):
+        return False
+    kinds = (device_names.kind(device), "CPU")
+    inside = [inner for function in within for inner in function.node_def]
+    return all(any(kernels.runs_on(inner, kind) for kind in kinds) for inner in inside)
+
+
+def _changes_variables(function: FunctionDef) -> bool:
+    resource = tf.resource.as_datatype_enum
+    given = {one.name for one in function.signature.input_arg if one.type == resource}
+    others = (node for node in function.node_def if node.op != "ReadVariableOp")
+    return any(not given.isdisjoint(node.input) for node in others)
 
 
 def scratch(node: NodeDef, given: Sequence[tf.Tensor], functions: Mapping[str, FunctionDef]) -> int:

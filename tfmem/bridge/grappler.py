@@ -1,6 +1,7 @@
 """Grappler, TensorFlow's optimizer of graphs, run ahead of time as when a function is called.
 
-The graph that comes out is the one that TensorFlow would run, so that numbers are the same.
+The graph that comes out is the one that TensorFlow would run, so that numbers are the same, but for
+calls that XLA would compile and that are opened (`compiled.open_calls`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tensorflow.core.protobuf import (
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.grappler import cluster, tf_optimizer
 
-from tfmem.bridge import kernels
+from tfmem.bridge import compiled, kernels
 from tfmem.bridge.graphdefs import (
     BODIES,
     GraphDef,
@@ -65,6 +66,7 @@ def optimize(
         return graph_def  # Grappler refuses a graph of nothing
 
     _place_bodies(graph_def, device)
+    compiled.open_calls(graph_def, device)
 
     names = [item.name for item in inputs] + [t.name for t in concrete.outputs]
     names += [op.name for op in concrete.graph.control_outputs]

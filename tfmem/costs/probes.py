@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -103,50 +104,85 @@ def probe_link(device: str, host: str, side: int) -> Link:
     return probe(device, host, side)
 
 
-def _by_kernels(device: str, host: str, side: int) -> Link:
-    with tf.device(device):
-        small, large = tf.zeros([1]), tf.zeros([side * side])
-    with tf.device(host):
-        there = tf.zeros([side * side])
+@dataclass(frozen=True)
+class _OwnKernels:
+    """Copies by a GPU's own kernels, as plans make them.
 
-    def trips(count: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    Attributes:
+      device, host: full names.
+    """
+
+    device: str
+    host: str
+
+    def there(self, value: tf.Tensor) -> tf.Tensor:
+        """A value in pinned memory of the host, where a copy leaves it."""
+
+        def crossing(value: tf.Tensor) -> tf.Tensor:
+            with tf.device(self.host):
+                return tf.identity(_copy(TO_HOST, value, self.device))
+
+        return tf.function(crossing, autograph=False)(value)
+
+    def trips(self, count: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        """To the host and back, so many times."""
+
         def crossing(value: tf.Tensor) -> tf.Tensor:
             for _ in range(count):
-                value = _copy(FROM_HOST, _copy(TO_HOST, value, device), device)
-            with tf.device(device):
+                value = _copy(FROM_HOST, _copy(TO_HOST, value, self.device), self.device)
+            with tf.device(self.device):
                 return value[-1]
 
         return crossing
 
-    def copies(op: str, count: int) -> Callable[[tf.Tensor], tf.Tensor]:
+    def copies(self, op: str, count: int) -> Callable[[tf.Tensor], tf.Tensor]:
+        """So many copies one way, one after the other."""
+
         def crossing(value: tf.Tensor) -> tf.Tensor:
             made: list[tf.Tensor] = []
             for _ in range(count):
                 with tf.control_dependencies(made[-1:]):
-                    made.append(_copy(op, value, device))
-            with tf.device(host if op == TO_HOST else device):
+                    made.append(_copy(op, value, self.device))
+            with tf.device(self.host if op == TO_HOST else self.device):
                 return tf.add_n([one[-1] for one in made])
 
         return crossing
 
+    def latency(self, small: tf.Tensor) -> float:
+        """Seconds of a copy of next to nothing."""
+        trip, more = _fastest(self.trips(1), small), _fastest(self.trips(_TRIPS), small)
+        return max((more - trip) / (2 * (_TRIPS - 1)), _LEAST)
+
+    def seconds(self, op: str, value: tf.Tensor) -> tuple[float, float]:
+        """Of a copy, and of what a call takes besides."""
+        one, all_of_them = (_fastest(self.copies(op, count), value) for count in (1, _COPIES))
+        each = (all_of_them - one) / (_COPIES - 1)
+        return each, max(one - each, 0.0)
+
+
+def _by_kernels(device: str, host: str, side: int) -> Link:
+    """What a copy takes beside its bytes goes away in the difference to a small one."""
+    own = _OwnKernels(device, host)
+
     def both_ways(here: tf.Tensor, there: tf.Tensor) -> tf.Tensor:
-        return copies(TO_HOST, _COPIES)(here) + copies(FROM_HOST, _COPIES)(there)
+        return own.copies(TO_HOST, _COPIES)(here) + own.copies(FROM_HOST, _COPIES)(there)
 
     def beside(here: tf.Tensor) -> tf.Tensor:
-        return copies(TO_HOST, _COPIES)(here) + _computing(device, side)(here)
+        return own.copies(TO_HOST, _COPIES)(here) + _computing(device, side)(here)
 
-    trip, more = _fastest(trips(1), small), _fastest(trips(_TRIPS), small)
-    latency = max((more - trip) / (2 * (_TRIPS - 1)), _LEAST)
+    with tf.device(device):
+        small, large = tf.zeros([1]), tf.zeros([side * side])
+    values = {TO_HOST: (small, large), FROM_HOST: (own.there(small), own.there(large))}
+    latency = own.latency(small)
     seconds, calls = {}, {}
-    for op, value in ((TO_HOST, large), (FROM_HOST, there)):
-        one, all_of_them = (_fastest(copies(op, count), value) for count in (1, _COPIES))
-        seconds[op] = max((all_of_them - one) / (_COPIES - 1) - latency, _LEAST)
-        calls[op] = max(one - latency - seconds[op], 0.0)
+    for op, (less, more) in values.items():
+        each, calls[op] = own.seconds(op, more)
+        seconds[op] = max(each - own.seconds(op, less)[0], _LEAST)
     moving = {op: _COPIES * (latency + found) for op, found in seconds.items()}
-    together = max(_fastest(both_ways, large, there) - max(calls.values()), _LEAST)
+    together = max(_fastest(both_ways, large, values[FROM_HOST][1]) - max(calls.values()), _LEAST)
     alone = max(moving[TO_HOST], _fastest(_computing(device, side), large) - calls[TO_HOST])
     lost = _fastest(beside, large) - calls[TO_HOST] - alone
-    nbytes = 4 * side * side
+    nbytes = 4 * (side * side - 1)
     return Link(
         to_host=nbytes / seconds[TO_HOST],
         from_host=nbytes / seconds[FROM_HOST],
