@@ -75,8 +75,8 @@ def _in_host_memory(node: NodeDef, kind: str, which: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def has_nccl() -> bool:
-    """Whether TensorFlow sums up by NCCL what GPUs have: not where they are those of a plugin."""
+def has_cuda() -> bool:
+    """Whether GPUs run TensorFlow's own kernels, and NCCL sums up: not those of a plugin."""
     is_built_in = not pywrap_tfe.TF_ListPluggablePhysicalDevices()
     return is_built_in and bool(tf.test.is_built_with_gpu_support())
 

@@ -366,8 +366,8 @@ def _turns(caller: NodeDef) -> int:
 
 
 def _plain(value: Any) -> object:
-    """An AttrValue as a number, text or truth; None for what `shapes` does not ask for."""
+    """An AttrValue as a number, text, truth or integers; None for what nobody asks for."""
     kind = value.WhichOneof("value")
-    if kind == "s":
-        return value.s.decode(errors="replace")
+    if kind in ("s", "list"):
+        return value.s.decode(errors="replace") if kind == "s" else tuple(value.list.i)
     return getattr(value, kind) if kind in ("i", "f", "b", "type") else None

@@ -10,11 +10,13 @@ scans and elementwise kernels hold next to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 from tfmem.bridge import kernels
+from tfmem.bridge.gpu_workspace import GPU_RULES
 from tfmem.bridge.shapes import Call, Shape, spelt
 from tfmem.graph.ops import LOSSES
 from tfmem.runtime import devices
@@ -45,18 +47,21 @@ def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
     """Bytes of the buffers that a node's kernel holds only while it runs; none known of, none.
 
     A 0 stands where the kernel makes its outputs; without one it makes them first. What a GPU's
-    convolutions hold is chosen by cuDNN when it tries its algorithms: it is measured.
+    convolutions hold besides is chosen by cuDNN when it tries its algorithms: it is measured.
     """
-    rule = _RULES.get(call.op) or (None if on_gpu else _rule_of_a_cpu(call))
     if on_gpu and _is_nccls(call):
         return ()
+    own = _CUDA_RULES.get(call.op) if on_gpu and kernels.has_cuda() else None
+    rule = own or _RULES.get(call.op) or (None if on_gpu else _rule_of_a_cpu(call))
     if rule is None or None in (*call.inputs, *call.outputs[:1]) or not call.outputs:
         return ()
     found = rule(call, [s for s in call.inputs if s is not None], call.outputs[0] or ())
     return (found,) * bool(found) if isinstance(found, int) else found
 
 
-def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+def _einsum(
+    call: Call, inputs: list[Shape], out: Shape, *, is_cudas: bool = False
+) -> tuple[int, ...]:
     """Copies of operands whose axes do not stand as a batched matrix product wants them.
 
     The product takes (batch, free, contracted) or (batch, contracted, free); its result, (batch,
@@ -86,7 +91,9 @@ def _einsum(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     if len(terms) == 1:
         return (*copied, 0) if copied else ()
     rows, columns = free_sizes
-    blocks = _blocks(call, rows, columns, depth, is_swapped[0], not is_swapped[1])
+    blocks = 0
+    if not is_cudas:
+        blocks = _blocks(call, rows, columns, depth, is_swapped[0], not is_swapped[1])
     scratch = (blocks,) * bool(blocks)
     if product != result:
         return (*copied, prod(out) * call.itemsize, *scratch, 0)
@@ -258,7 +265,7 @@ def _is_nccls(call: Call) -> bool:
     """Whether GPUs sum up by NCCL."""
     is_reduction = call.op in _OF_DEVICES
     is_ring = str(call.attrs.get("communication_hint")).lower() == "ring"
-    return is_reduction and not is_ring and kernels.has_nccl()
+    return is_reduction and not is_ring and kernels.has_cuda()
 
 
 def passed(call: Call, on_gpu: bool) -> int:
@@ -321,6 +328,9 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(_OF_DEVICES, _reduction_of_devices),
 }
 
+_CUDA_RULES: dict[str, _Rule] = {**GPU_RULES, "Einsum": partial(_einsum, is_cudas=True)}
+"""Of kernels of CUDA."""
+
 _CPU_RULES: dict[str, _Rule] = dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMulV3"), _product)
 """Of kernels that a CPU alone has."""
 
@@ -342,5 +352,5 @@ def _rule_of_a_cpu(call: Call) -> _Rule | None:
     return own or _CPU_RULES.get(call.op)
 
 
-WORKSPACE_OPS: Sequence[str] = (*_RULES, *_CPU_RULES, *_OWN_RULES, *_POOLS, *_NORMS)
+WORKSPACE_OPS = frozenset((*_RULES, *_CPU_RULES, *_OWN_RULES, *_POOLS, *_NORMS, *GPU_RULES))
 """Ops of which something here knows; reductions need their second input's constant."""
