@@ -65,6 +65,11 @@ PASSES = {
         Swap((Transfer(Value("a"), (Fetch(("y", "z"), "c"),), "c"),), Route("host", "dev")),
         Linearise("dev"),
     ],
+    "swap_held_behind_a_copy": [
+        Swap((Transfer(Value("b"), (Fetch(("z",), "d"),), "c"),), Route("host", "dev")),
+        Swap((Transfer(Value("a"), (Fetch(("y",), "c"),), "b"),), Route("host", "dev")),
+        Linearise("dev"),
+    ],
     "swap_paced_by_barrier": [
         Swap((Transfer(Value("a"), (Fetch(("y",), "fetch"),), "wait"),), Route("host", "dev")),
         Linearise("dev"),

@@ -50,6 +50,12 @@ class Editor:
         numbered = (f"{name}_{number}" for number in count(1))
         return next(made for made in chain([name], numbered) if made not in self._nodes)
 
+    def move(self, name: str, behind: str) -> None:
+        """Puts a node of the graph right behind another, and what was put behind it along."""
+        self.node(behind)
+        self._order.remove(self.node(name).name)
+        self._behind.setdefault(behind, []).append(name)
+
     def rewire(self, user: str, old: Value, new: Value) -> None:
         """Makes a node read `new` wherever it reads `old`."""
         node = self.node(user)

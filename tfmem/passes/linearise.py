@@ -70,12 +70,16 @@ class Linearise:
 
     def _chain(self, editor: Editor, graph: Graph, chain: Sequence[Node]) -> None:
         copies = defaultdict[str, list[Node]](list)
+        place = {node.name: number for number, node in enumerate(graph.nodes)}
         for node in graph.nodes:
             for trigger in node.after if node.op == FROM_HOST else ():
                 copies[trigger].append(node)
         last, begun = "", list[Node]()
         for node in chain:
             if begun and node.op != HOLD:
+                for copy in begun:
+                    if place[copy.name] < place[last]:  # behind the trigger, and not what is held
+                        editor.move(copy.name, behind=last)
                 last, begun = self._begin(editor, begun, last), []
             if last and last not in node.predecessors:
                 editor.add_after(node.name, [last])
