@@ -35,6 +35,7 @@ KNOWS_TENSORFLOW = (
     "tfmem.functions.signature",
     "tfmem.functions.watched",
     "tfmem.keras",
+    "tfmem.runtime.asking",
     "tfmem.runtime.creation",
     "tfmem.runtime.devices",
     "tfmem.runtime.buffers",
@@ -91,6 +92,7 @@ MAY_IMPORT = {
         "tfmem.runtime.devices",
     ),
     "tfmem.runtime": (
+        "tfmem.bridge.asked",
         "tfmem.bridge.connection",
         "tfmem.bridge.elements",
         "tfmem.bridge.forks",

@@ -25,7 +25,7 @@ from models.bench import overlap
 from models.bench.alone import run_alone
 from models.bench.capacity import capacity
 from models.bench.comparators import COMPARATORS
-from models.bench.experiment import Experiment, Row, load
+from models.bench.experiment import TRACED, Experiment, Row, load
 from models.bench.gpu_page import (
     AT_LIMIT,
     FREE,
@@ -40,13 +40,14 @@ from models.bench.gpu_page import (
     step_outcome,
 )
 from models.bench.results import FIVE, reached
+from tfmem.functions.watch import WATCHED
 from tfmem.runtime.limited import Outcome, run_limited
 
 _RESOLUTION = 0.25
 """Searches end when the answer is known to this part."""
 
-_STEPS = 9
-"""Of each run; a planned one measures in the first five."""
+_STEPS = TRACED + WATCHED + 5
+"""Of each run: those that a planned one measures, those that are watched, and those that count."""
 
 _LEAST_SECONDS = 20.0
 """A run is not begun when less than this is left."""

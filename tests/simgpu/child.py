@@ -8,6 +8,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import numpy as np
 import tensorflow as tf
 
 import tfmem
+from tfmem.bridge.asked import question
 from tfmem.bridge.shapes import Call
 from tfmem.bridge.workspace import workspace
 from tfmem.costs import probes
-from tfmem.runtime import devices, heap, memory
+from tfmem.runtime import asking, devices, heap, memory
 
 MIB = 2**20
 SIDE, PRODUCTS = 512, 24
@@ -75,6 +77,37 @@ def probed() -> dict[str, float]:
     ]
     medians = {name: statistics.median(one[name] for one in found) for name in found[0]}
     return medians | {"h2d_pageable_bytes": library.simgpu_sum(b"h2d_pageable_bytes")}
+
+
+def asked() -> dict[str, Any]:
+    """What a kernel says that it holds, and asks for in a step; what those say that cannot run.
+
+    The CPU's product of float16 holds all three matrices as float32, if they are large.
+    """
+    device, x = devices.full_name("GPU:0"), tf.ones([SIDE, SIDE], tf.float16)
+    step = tf.function(lambda x: tf.matmul(x, x))
+    graph_def = step.get_concrete_function(x).graph.as_graph_def()
+    node = next(node for node in graph_def.node if node.op == "MatMul")
+    node.device = device
+    made = [(x.dtype, (SIDE, SIDE))]
+    told = question(node, made * 2, {}, made)
+    assert told is not None
+    step(x)
+    with heap.traced(device) as events:
+        product = step(x)
+    requests = [one.requested for one in events if one.node == node.name]
+    large = ((x.dtype, (2**15, 2**15)),) * 2
+    wrong = ((x.dtype, (SIDE, SIDE)), (x.dtype, (SIDE - 1, SIDE)))
+    others = [asking.ask(replace(told, inputs=given), MIB) for given in (large, wrong)]
+    open_shape = question(node, [*made, (x.dtype, None)], {}, made)
+    answer = asking.ask(told, MIB)
+    return {
+        "shapes": answer and answer.shapes,
+        "scratch": answer and answer.scratch,
+        "requests": requests,
+        "output": 2 * math.prod(product.shape),
+        "others": [*others, open_shape],
+    }
 
 
 def swapped() -> dict[str, Any]:

@@ -75,6 +75,14 @@ def test_probes_find_what_it_is_capable_of(simulated_gpu: dict[str, str]) -> Non
     assert found["h2d_pageable_bytes"] < MIB  # plans copy from pinned memory, and so do probes
 
 
+def test_kernels_that_are_asked_tell_what_they_hold(simulated_gpu: dict[str, str]) -> None:
+    found = run("asked", simulated_gpu)
+    assert found["shapes"] == [[SIDE, SIDE]]
+    assert sorted(found["requests"]) == sorted([found["output"], *filter(None, found["scratch"])])
+    assert sum(found["scratch"]) == 3 * 4 * SIDE**2
+    assert found["others"] == [None] * 3  # without room, of wrong shapes, of an unknown one
+
+
 def test_what_is_freed_is_poison_and_what_arrives_is_not(simulated_gpu: dict[str, str]) -> None:
     found = run("poisoned", simulated_gpu | {"SIMGPU_POISON": "1"})
     assert found == {"freed": True, "arrived": MIB}

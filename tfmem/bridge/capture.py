@@ -28,6 +28,7 @@ from tfmem.bridge import (
     reads,
     sums,
 )
+from tfmem.bridge.asked import Ask
 from tfmem.bridge.compiled import is_compiled
 from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
@@ -161,6 +162,7 @@ def capture(
     device: str,
     args: Sequence[tf.Tensor] | None = None,
     known: Mapping[Value, tuple[int, ...]] | None = None,
+    ask: Ask | None = None,
 ) -> Captured:
     """Captures a ConcreteFunction for planning.
 
@@ -170,6 +172,7 @@ def capture(
       args: actual arguments, flattened as the function takes them: their shapes stand in where the
         trace left a dimension open. Sizes hold for these; the graph stays good for all.
       known: shapes of values that cannot be inferred (what an iterator yields, for example).
+      ask: asks kernels of a GPU whose memory a library decides; without it rules have to do.
 
     Raises:
       UnsupportedFunctionError: XLA compiles the function or a part of it, or a size is not known.
@@ -183,7 +186,7 @@ def capture(
     graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device)
     library = {function.signature.name: function for function in graph_def.library.function}
     sized, fixed = import_sized(graph_def, inputs, actual, known or {}, concrete.graph)
-    reader = Reader(sized, library, fixed)
+    reader = Reader(sized, library, fixed, ask)
     own = [node for node in nodes if node.name not in places]
     given = [_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs]
     outputs = tuple(graphdefs.parse_value(t.name) for t in concrete.outputs)
@@ -248,9 +251,6 @@ def _with_effects(graph: Graph, names: Iterable[str]) -> set[str]:
         todo += (name for name in node.predecessors if name not in seen)
         seen.update(node.predecessors)
     return found
-
-
-# What cannot be steered.
 
 
 def refuse_compiled(concrete: Any) -> None:

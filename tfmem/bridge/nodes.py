@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfmem.bridge import compiled, datasets, kernels, nesting, shapes
+from tfmem.bridge.asked import ASKED_OPS, Answer, Ask, question
 from tfmem.bridge.bounds import CHOOSING_OPS, largest
 from tfmem.bridge.by_rows import by_rows
 from tfmem.bridge.graphdefs import (
@@ -56,8 +57,13 @@ class Reader:
     """
 
     def __init__(
-        self, graph: FuncGraph, functions: Mapping[str, FunctionDef], known: Mapping[Value, Shape]
+        self,
+        graph: FuncGraph,
+        functions: Mapping[str, FunctionDef],
+        known: Mapping[Value, Shape],
+        ask: Ask | None,
     ) -> None:
+        self._ask = ask
         self.flops: dict[str, float] = {}
         self.workspace: dict[str, int] = {}
         self.buffers: dict[str, tuple[int, ...]] = {}
@@ -86,7 +92,7 @@ class Reader:
                 after.append(text[1:])
             else:
                 inputs.append(parse_value(text))
-        sizes = []
+        sizes, answer = [], self._answer(node_def, op)
         for i, tensor in enumerate(op.outputs):
             value = Value(node_def.name, i)
             shape = self._known.get(value, as_shape(tensor.shape))
@@ -119,7 +125,7 @@ class Reader:
             device=node_def.device,
             rows=by_rows(node_def, self._functions),
             on_host=on_host,
-            **self._study(node_def, op),
+            **self._study(node_def, op, answer),
         )
 
     def nodes(self, node_defs: Iterable[NodeDef]) -> tuple[Node, ...]:
@@ -200,11 +206,29 @@ class Reader:
         itemsize = _STRING_BYTES if dtype == tf.string else dtype.size
         return prod(n for n in shape if n is not None) * int(itemsize)
 
-    def _study(self, node_def: NodeDef, op: tf.Operation) -> dict[str, Any]:
+    def _answer(self, node_def: NodeDef, op: tf.Operation) -> Answer | None:
+        """What a kernel that is asked held; shapes that only it knows are known then."""
+        is_asked = self._ask and node_def.op in ASKED_OPS and device_names.is_gpu(node_def.device)
+        if self._ask is None or not is_asked:
+            return None
+        tensors = list(map(self._late, op.inputs))
+        constants = {i: c for i, t in enumerate(tensors) if (c := constant(t))}
+        given = [
+            (t.dtype, full(late.shape) or self._known.get(value_of(t)))
+            for t, late in zip(op.inputs, tensors, strict=True)
+        ]
+        made = [(t.dtype, full(self._late(t).shape)) for t in op.outputs]
+        asked = question(node_def, given, constants, made)
+        answer = self._ask(asked) if asked else None
+        for i, shape in enumerate(answer.shapes if answer else ()):
+            self._known[Value(node_def.name, i)] = shape
+        return answer
+
+    def _study(self, node_def: NodeDef, op: tf.Operation, answer: Answer | None) -> dict[str, Any]:
         """Notes the operations of a node; what its kernel does to buffers, as fields of `Node`."""
         has_flops = node_def.op in shapes.FLOP_OPS
         known = has_flops or node_def.op in shapes.SHARING_OPS or node_def.op in WORKSPACE_OPS
-        if not known:
+        if not known and answer is None:
             return {}
         tensors = list(map(self._late, op.inputs))
         constants = {} if has_flops else {i: c for i, t in enumerate(tensors) if (c := constant(t))}
@@ -222,7 +246,7 @@ class Reader:
         if count := shapes.flops(call):
             self.flops[node_def.name] = count
         on_gpu = device_names.is_gpu(node_def.device)
-        if scratch := workspace(call, on_gpu):
+        if scratch := answer.scratch if answer else workspace(call, on_gpu):
             self.workspace[node_def.name] = sum(scratch)
             if len(scratch) > 1:
                 self.buffers[node_def.name] = scratch
@@ -323,7 +347,7 @@ class Reader:
         graph, fixed = import_sized(graph_def, inputs, {}, {}, taken=taken)
         for node in graph_def.node:
             node.device = places[node.name]
-        reader = Reader(graph, self._functions, fixed)
+        reader = Reader(graph, self._functions, fixed, self._ask)
         reader._held = known
         reader._most |= {v: one.nbytes for v, one in taken.items() if one.nbytes is not None}
         arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
@@ -20,6 +21,11 @@ from tfmem.options import Options
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
 from tfmem.runtime import creation, variables
+from tfmem.runtime.asking import ask
+
+_TRIED = 1 / 16
+"""Part of the budget that kernels find free for their workspaces when they try algorithms: what the
+fastest of them holds, a plan has less."""
 
 
 def traced(
@@ -59,9 +65,11 @@ def captured(
     original: Any, concrete: Any, requests: tuple[Request, ...], args: Any, kwargs: Any
 ) -> Captured:
     """A function that was traced for some arguments, with what is known of these."""
+    first = requests[0]
+    asking = partial(ask, most=int(_TRIED * first.budget)) if first.budget else None
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
     with told(concrete.graph):
-        found = with_contents(capture(concrete, device=requests[0].device, args=flat))
+        found = with_contents(capture(concrete, device=first.device, args=flat, ask=asking))
     return with_passed(found, flat, (args, kwargs))
 
 

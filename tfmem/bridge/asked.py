@@ -1,0 +1,161 @@
+"""Kernels that are asked what they hold: those whose memory a library decides when it runs first.
+
+cuDNN tries its algorithms on the first call of a convolution, keeps the fastest for the process and
+takes as its workspace what that wants; what a recurrence reserves for its gradient only cuDNN
+knows. So the kernel is run for what it will be given, as an op of its own. A step's first call then
+finds the algorithm chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import tensorflow as tf
+
+# Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
+from tensorflow.python.eager import context, execute
+
+from tfmem.bridge import kernels
+from tfmem.bridge.graphdefs import NodeDef
+
+Shape = tuple[int, ...]
+
+TRYING_OPS = frozenset((
+    *("Conv2D", "_FusedConv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
+    *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
+    *(f"DepthwiseConv2dNative{part}" for part in ("", "BackpropInput", "BackpropFilter")),
+))  # fmt: skip
+"""Ops for which cuDNN tries as many algorithms as find room for their workspaces."""
+
+_CUDNN = (
+    *("FusedBatchNormV3", "FusedBatchNormGradV3", "_FusedBatchNormEx", "_FusedBatchNormGradEx"),
+    *(f"CudnnRNN{part}{version}" for part in ("", "Backprop") for version in ("", "V2", "V3")),
+)
+_CUSOLVER = ("SelfAdjointEigV2", "Svd", "TridiagonalSolve")
+
+ASKED_OPS = TRYING_OPS | {*_CUDNN, *_CUSOLVER}
+"""Ops whose kernels on a GPU are asked."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A call of a kernel.
+
+    Attributes:
+      op: TensorFlow's op type.
+      attrs: what the node says, serialised: a NodeDef without name, inputs and device.
+      inputs: type and shape of each input.
+      values: of the inputs that the kernel reads in the memory of the host, by index, flattened.
+      outputs: likewise of each output; None where only the kernel knows its shape.
+      device: full name of the GPU.
+    """
+
+    op: str
+    attrs: bytes
+    inputs: tuple[tuple[tf.DType, Shape], ...]
+    values: tuple[tuple[int, tuple[int, ...]], ...]
+    outputs: tuple[tuple[tf.DType, Shape | None], ...]
+    device: str
+
+    @property
+    def nbytes(self) -> int:
+        """Of all inputs and outputs, as far as they are known."""
+        known = ((dtype, shape) for dtype, shape in (*self.inputs, *self.outputs) if shape)
+        return sum(dtype.size * prod(shape) for dtype, shape in known)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a kernel held.
+
+    Attributes:
+      shapes: of its outputs.
+      scratch: bytes of the buffers that it held only while it ran, with a 0 where it made outputs.
+    """
+
+    shapes: tuple[Shape, ...]
+    scratch: tuple[int, ...]
+
+
+Ask = Callable[[Question], Answer | None]
+
+
+def question(
+    node_def: NodeDef, inputs: Sequence[tuple[tf.DType, Shape | None]],
+    constants: Mapping[int, tuple[int, ...]], outputs: Sequence[tuple[tf.DType, Shape | None]],
+) -> Question | None:  # fmt: skip
+    """What to ask about a node that a GPU runs; None if what it is given is not known.
+
+    Args:
+      node_def: the node, on its device.
+      inputs: type and shape of each; None where that is not known.
+      constants: values of inputs that are known.
+      outputs: likewise of the outputs.
+    """
+    on_host = kernels.host_inputs(node_def, "GPU")
+    values = {index: constants.get(index) or _usual(node_def, inputs, index) for index in on_host}
+    known = tuple((dtype, shape) for dtype, shape in inputs if shape is not None)
+    if len(known) < len(inputs) or None in values.values():
+        return None
+    bare = type(node_def)(op=node_def.op)
+    for name, value in node_def.attr.items():
+        if name[0] != "_":
+            bare.attr[name].CopyFrom(value)
+    return Question(
+        node_def.op,
+        bare.SerializeToString(deterministic=True),
+        known,
+        tuple(sorted((index, value) for index, value in values.items() if value is not None)),
+        tuple(outputs),
+        node_def.device,
+    )
+
+
+def _usual(
+    node_def: NodeDef, inputs: Sequence[tuple[tf.DType, Shape | None]], index: int
+) -> tuple[int, ...] | None:
+    """Lengths of sequences that are all as long as they can be; None for anything else."""
+    shape, given = inputs[index][1], inputs[0][1]
+    if not node_def.op.startswith("CudnnRNN") or shape is None or given is None:
+        return None
+    is_time_first = node_def.attr["time_major"].b or "time_major" not in node_def.attr
+    return (given[0 if is_time_first else 1],) * shape[0] if len(shape) == 1 else None
+
+
+def run(asked: Question) -> list[tf.Tensor]:
+    """Runs a kernel on zeros; returns what it gives.
+
+    Raises:
+      tf.errors.OpError: it cannot, or has no room.
+    """
+    node_def = tf.compat.v1.NodeDef.FromString(asked.attrs)
+    attrs = [part for name, value in node_def.attr.items() for part in (name, _plain(value))]
+    values = dict(asked.values)
+    with tf.init_scope():
+        given = []
+        for index, (dtype, shape) in enumerate(asked.inputs):
+            with tf.device("CPU:0" if index in values else asked.device):
+                made = (
+                    tf.reshape(tf.constant(values[index], dtype), shape)
+                    if index in values
+                    else None
+                )
+                given.append(tf.zeros(shape, dtype) if made is None else made)
+        with tf.device(asked.device):
+            found = execute.execute(
+                asked.op.encode(), len(asked.outputs), given, tuple(attrs), context.context()
+            )
+    return list(found)
+
+
+def _plain(value: Any) -> Any:
+    """An AttrValue as ops that run at once are given it."""
+    kind = value.WhichOneof("value")
+    if kind == "shape":
+        return tf.TensorShape(value.shape)
+    if kind != "list":
+        return getattr(value, kind)
+    return list(value.list.s or value.list.i or value.list.f or value.list.type or value.list.b)
