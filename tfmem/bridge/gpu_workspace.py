@@ -150,6 +150,9 @@ def _filled_up(call: Call, picture: Shape, kernel: Shape, made: Shape) -> Shape:
     return tuple(filled)
 
 
+NEVER_IN_PLACE = frozenset(("Round", "Rint"))
+"""Elementwise ops whose output is never the input's buffer, as it is on a CPU."""
+
 _POOLS_OF_VOLUMES = ("AvgPool3D", "MaxPool3D")
 
 _CONVOLUTIONS = (

@@ -211,18 +211,18 @@ class Reader:
         is_asked = self._ask and node_def.op in ASKED_OPS and device_names.is_gpu(node_def.device)
         if self._ask is None or not is_asked:
             return None
-        tensors = list(map(self._late, op.inputs))
-        constants = {i: c for i, t in enumerate(tensors) if (c := constant(t))}
-        given = [
-            (t.dtype, full(late.shape) or self._known.get(value_of(t)))
-            for t, late in zip(op.inputs, tensors, strict=True)
-        ]
-        made = [(t.dtype, full(self._late(t).shape)) for t in op.outputs]
+        tensors = enumerate(map(self._late, op.inputs))
+        constants = {i: c for i, tensor in tensors if (c := constant(tensor))}
+        given, made = ([(t.dtype, self._shape(t)) for t in ts] for ts in (op.inputs, op.outputs))
         asked = question(node_def, given, constants, made)
         answer = self._ask(asked) if asked else None
         for i, shape in enumerate(answer.shapes if answer else ()):
             self._known[Value(node_def.name, i)] = shape
         return answer
+
+    def _shape(self, tensor: tf.Tensor) -> Shape | None:
+        found = full(self._late(tensor).shape)
+        return self._known.get(value_of(tensor)) if found is None else found
 
     def _study(self, node_def: NodeDef, op: tf.Operation, answer: Answer | None) -> dict[str, Any]:
         """Notes the operations of a node; what its kernel does to buffers, as fields of `Node`."""

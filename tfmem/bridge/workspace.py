@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from tfmem.bridge import kernels
-from tfmem.bridge.gpu_workspace import GPU_RULES
+from tfmem.bridge.gpu_workspace import GPU_RULES, NEVER_IN_PLACE
 from tfmem.bridge.shapes import Call, Shape, spelt
 from tfmem.graph.ops import LOSSES
 from tfmem.runtime import devices
@@ -285,7 +285,7 @@ def of_kernel(call: Call, on_gpu: bool) -> dict[str, Any]:
     (`maxpooling_op.cc`).
     """
     if on_gpu:
-        return {}
+        return {"inplace": ()} if call.op in NEVER_IN_PLACE and kernels.has_cuda() else {}
     if _is_onednn(call):
         return {"passed": passed(call, on_gpu), "last": 0 if call.op in _NORMS else None}
     return {"inplace": (0,), "lent": 1} if call.op == "MaxPoolGrad" else {}

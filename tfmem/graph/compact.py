@@ -322,7 +322,7 @@ def _add_outputs(
     first, end = made.first[-2:]
     output = first + facts.taker
     takes: list[int] = []
-    inplace = facts.inplace or node.inplace
+    inplace = facts.inplace if node.inplace is None else node.inplace
     if kind == PLAIN and inplace and output < end and made.nbytes[output] > 0:
         for i in inplace:
             if i < len(inputs) and made.nbytes[inputs[i]] == made.nbytes[output]:

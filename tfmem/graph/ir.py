@@ -75,7 +75,7 @@ class Node:
         it counts as one more output, behind the stashes (see `Facts.passed`).
       last: index of the output that its kernel makes after all others; None if they are in order.
       inplace: indices of inputs whose buffer its first output may take over, where that depends on
-        its kernel and not on the op alone (see `Facts.inplace`).
+        its kernel; None where the op alone decides (see `Facts.inplace`).
       lent: index of the input whose buffer its kernel takes as its first scratch if nobody reads it
         later; None if there is none.
       rows: indices of inputs whose variables the functions that it runs access by rows (see
@@ -102,7 +102,7 @@ class Node:
     shares: int | None = None
     passed: int = 0
     last: int | None = None
-    inplace: tuple[int, ...] = ()
+    inplace: tuple[int, ...] | None = None
     lent: int | None = None
     rows: tuple[int, ...] = ()
     on_host: tuple[int, ...] = ()
