@@ -98,9 +98,9 @@ def asked() -> dict[str, Any]:
     requests = [one.requested for one in events if one.node == node.name]
     large = ((x.dtype, (2**15, 2**15)),) * 2
     wrong = ((x.dtype, (SIDE, SIDE)), (x.dtype, (SIDE - 1, SIDE)))
-    others = [asking.ask(replace(told, inputs=given), MIB) for given in (large, wrong)]
+    others = [asking.ask(replace(told, inputs=given)) for given in (large, wrong)]
     open_shape = question(node, [*made, (x.dtype, None)], {}, made)
-    answer = asking.ask(told, MIB)
+    answer = asking.ask(told)
     return {
         "shapes": answer and answer.shapes,
         "scratch": answer and answer.scratch,

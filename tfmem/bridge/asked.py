@@ -9,7 +9,7 @@ finds the algorithm chosen.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -51,6 +51,8 @@ class Question:
       values: of the inputs that the kernel reads in the memory of the host, by index, flattened.
       outputs: likewise of each output; None where only the kernel knows its shape.
       device: full name of the GPU.
+      most: bytes that are free for what it tries, where the device has all its memory: algorithms
+        that want more are not chosen. A kernel keeps to its first choice, whatever is free later.
     """
 
     op: str
@@ -59,6 +61,7 @@ class Question:
     values: tuple[tuple[int, tuple[int, ...]], ...]
     outputs: tuple[tuple[tf.DType, Shape | None], ...]
     device: str
+    most: int = field(default=0, compare=False)
 
     @property
     def nbytes(self) -> int:

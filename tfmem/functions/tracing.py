@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
+from tfmem.bridge.asked import Answer, Question
 from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
 from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.forks import check_no_fork
@@ -66,10 +67,16 @@ def captured(
 ) -> Captured:
     """A function that was traced for some arguments, with what is known of these."""
     first = requests[0]
-    asking = partial(ask, most=int(_TRIED * first.budget)) if first.budget else None
+    most = int(_TRIED * (first.budget or 0))
+
+    def asking(question: Question) -> Answer | None:
+        return ask(replace(question, most=most))
+
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
     with told(concrete.graph):
-        found = with_contents(capture(concrete, device=first.device, args=flat, ask=asking))
+        found = with_contents(
+            capture(concrete, device=first.device, args=flat, ask=asking if most else None)
+        )
     return with_passed(found, flat, (args, kwargs))
 
 

@@ -19,32 +19,33 @@ _COPIES = 4
 copied for cuDNN. One without room would wait ten seconds for it."""
 
 _MOST_KNOWN = 4096
-"""Answers that are remembered; a kernel keeps to its algorithm in a process."""
+"""Answers that are remembered."""
 
 
-@functools.lru_cache(_MOST_KNOWN)
-def ask(question: Question, most: int) -> Answer | None:
+def ask(question: Question) -> Answer | None:
     """What a kernel holds; None if it cannot be told, as where there is no room to run it.
 
     It runs twice, for its first run tries algorithms. The device's peak begins anew.
-
-    Args:
-      question: the kernel, and what it is given.
-      most: bytes that are free for what it tries, where the device has all its memory: algorithms
-        that want more are not chosen.
     """
+    try:
+        return _answer(question)
+    except tf.errors.OpError:
+        return None
+
+
+@functools.lru_cache(_MOST_KNOWN)
+def _answer(question: Question) -> Answer:
+    """As `ask`; errors, which are not remembered, are raised."""
     needed = _COPIES * question.nbytes
     limit = memory.device_limit(question.device)
     if limit is not None and memory.memory_info(question.device)[0] + needed > limit:
-        return None
+        raise tf.errors.ResourceExhaustedError(None, None, f"{question.op} has no room")
     tries = question.op in asked.TRYING_OPS
     try:
-        with _little_room(question.device, needed + most) if tries else nullcontext():
+        with _little_room(question.device, needed + question.most) if tries else nullcontext():
             asked.run(question)
             with heap.traced(question.device) as events:
                 made = asked.run(question)
-    except tf.errors.OpError:
-        return None
     finally:
         memory.reset_peak(question.device)
     return Answer(tuple(tuple(one.shape) for one in made), _scratch(events, question.op))
