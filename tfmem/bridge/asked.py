@@ -141,12 +141,8 @@ def run(asked: Question) -> list[tf.Tensor]:
         given = []
         for index, (dtype, shape) in enumerate(asked.inputs):
             with tf.device("CPU:0" if index in values else asked.device):
-                made = (
-                    tf.reshape(tf.constant(values[index], dtype), shape)
-                    if index in values
-                    else None
-                )
-                given.append(tf.zeros(shape, dtype) if made is None else made)
+                value = values.get(index)
+                given.append(tf.constant(value, dtype, shape) if value else tf.zeros(shape, dtype))
         with tf.device(asked.device):
             found = execute.execute(
                 asked.op.encode(), len(asked.outputs), given, tuple(attrs), context.context()

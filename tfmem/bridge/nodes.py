@@ -97,7 +97,7 @@ class Reader:
             value = Value(node_def.name, i)
             shape = self._known.get(value, as_shape(tensor.shape))
             sizes.append(self._nbytes(value, node_def.op, tensor.dtype, shape, inputs))
-        if node_def.op in shapes.OPAQUE_OPS:
+        if node_def.op in shapes.OPAQUE_OPS and answer is None:
             outputs, dtype = [full(t.shape) for t in op.outputs], op.outputs[0].dtype.name
             on_gpu = device_names.is_gpu(node_def.device)
             is_own = not on_gpu and dtype not in kernels.onednn_types()

@@ -12,6 +12,7 @@ from tfmem.bridge import asked
 from tfmem.bridge.asked import Answer, Question
 from tfmem.bridge.traces import HeapEvent
 from tfmem.costs.types import GRAIN
+from tfmem.graph import device_names
 from tfmem.runtime import heap, memory
 
 _COPIES = 4
@@ -23,10 +24,12 @@ _MOST_KNOWN = 4096
 
 
 def ask(question: Question) -> Answer | None:
-    """What a kernel holds; None if it cannot be told, as where there is no room to run it.
+    """What a kernel holds; None if it cannot be told: without room to run it, in another process.
 
     It runs twice, for its first run tries algorithms. The device's peak begins anew.
     """
+    if not device_names.is_local(question.device):
+        return None
     try:
         return _answer(question)
     except tf.errors.OpError:
