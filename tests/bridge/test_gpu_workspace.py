@@ -1,4 +1,7 @@
-"""What kernels of CUDA hold, beside what they asked for on an H200, each alone (2026-11-28)."""
+"""What kernels of CUDA hold, beside what they asked for on an H200, each alone.
+
+Recorded on 2026-11-28 in graphs of one op; `python -m tests.simgpu.op_requests` records anew.
+"""
 
 from __future__ import annotations
 

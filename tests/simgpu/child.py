@@ -16,6 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 import tfmem
+from tests.simgpu import op_requests
+from tests.simgpu.op_cases import CASES
 from tfmem.bridge.asked import question
 from tfmem.bridge.shapes import Call
 from tfmem.bridge.workspace import workspace
@@ -108,6 +110,13 @@ def asked() -> dict[str, Any]:
         "output": 2 * math.prod(product.shape),
         "others": [*others, open_shape],
     }
+
+
+def recorded() -> dict[str, Any]:
+    """A row of what a kernel asks for."""
+    return op_requests.recorded(
+        "MatMul", CASES["MatMul"], tf.float16, 40, devices.full_name("GPU:0")
+    )
 
 
 def swapped() -> dict[str, Any]:

@@ -82,19 +82,20 @@ def _run(op: str, case: Case, dtype: tf.DType, n: int, device: str) -> list[np.n
     function: Callable[..., Any] = getattr(tf.raw_ops, op)
     named = dict(zip(inspect.signature(function).parameters, inputs, strict=False))
     with tf.device(device):
-        moved = {name: _moved(value) for name, value in named.items()}
-        changed = [one for one in moved.values() if isinstance(one, tf.Variable)]
-        passed = {name: _passed(value) for name, value in moved.items()}
-        returned = tf.nest.flatten(function(**passed, **attributes))
+        given = {name: moved(value) for name, value in named.items()}
+        changed = [one for one in given.values() if isinstance(one, tf.Variable)]
+        arguments = {name: passed(value) for name, value in given.items()}
+        returned = tf.nest.flatten(function(**arguments, **attributes))
         values = [*returned, *(variable.read_value() for variable in changed)]
     return [value.numpy() for value in values if value is not None and hasattr(value, "numpy")]
 
 
-def _moved(value: Any) -> Any:
+def moved(value: Any) -> Any:
+    """An argument of an op, on the device that is asked for."""
     if isinstance(value, tf.Variable):
         return tf.Variable(value)
     if isinstance(value, list):
-        return [_moved(one) for one in value]
+        return [moved(one) for one in value]
     return tf.identity(value) if isinstance(value, tf.Tensor) and _moves(value) else value
 
 
@@ -103,5 +104,6 @@ def _moves(value: tf.Tensor) -> bool:
     return not (value.dtype == tf.int32 and value.shape.num_elements() <= 8)
 
 
-def _passed(value: Any) -> Any:
+def passed(value: Any) -> Any:
+    """What an op is given of an argument: of a variable its handle."""
     return value.handle if isinstance(value, tf.Variable) else value

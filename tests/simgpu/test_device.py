@@ -83,6 +83,14 @@ def test_kernels_that_are_asked_tell_what_they_hold(simulated_gpu: dict[str, str
     assert found["others"] == [None] * 3  # without room, of wrong shapes, of an unknown one
 
 
+def test_requests_of_a_kernel_are_recorded(simulated_gpu: dict[str, str]) -> None:
+    row = run("recorded", simulated_gpu)
+    assert row["outputs"] == [[40, 5]]
+    assert row["requests"] == [512, 512, 256, 1024]  # the product, and three matrices as float32
+    assert row["stays"] == [True, False, False, False]
+    assert row["most"] == sum(row["requests"])
+
+
 def test_what_is_freed_is_poison_and_what_arrives_is_not(simulated_gpu: dict[str, str]) -> None:
     found = run("poisoned", simulated_gpu | {"SIMGPU_POISON": "1"})
     assert found == {"freed": True, "arrived": MIB}
