@@ -19,15 +19,12 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
 from tfmem.bridge import kernels
+from tfmem.bridge.gpu_workspace import CONVOLUTIONS
 from tfmem.bridge.graphdefs import NodeDef
+from tfmem.bridge.shapes import Shape
 
-Shape = tuple[int, ...]
-
-TRYING_OPS = frozenset((
-    *("Conv2D", "_FusedConv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
-    *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
-    *(f"DepthwiseConv2dNative{part}" for part in ("", "BackpropInput", "BackpropFilter")),
-))  # fmt: skip
+_DEPTHWISE = (f"DepthwiseConv2dNative{part}" for part in ("", "BackpropInput", "BackpropFilter"))
+TRYING_OPS = frozenset((*CONVOLUTIONS, *_DEPTHWISE))
 """Ops for which cuDNN tries as many algorithms as find room for their workspaces."""
 
 _CUDNN = (

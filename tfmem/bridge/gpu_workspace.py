@@ -155,7 +155,7 @@ NEVER_IN_PLACE = frozenset(("Round", "Rint"))
 
 _POOLS_OF_VOLUMES = ("AvgPool3D", "MaxPool3D")
 
-_CONVOLUTIONS = (
+CONVOLUTIONS = (
     *("Conv2D", "_FusedConv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
     *("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
 )
@@ -177,6 +177,6 @@ GPU_RULES: dict[str, Callable[[Call, list[Shape], Shape], tuple[int, ...]]] = {
     **dict.fromkeys(("MatrixInverse", "MatrixDeterminant", "LogMatrixDeterminant"), _factored),
     **dict.fromkeys(("Lu", "MatrixSolve"), _factored),
     **dict.fromkeys(("Unique", "UniqueWithCounts"), _unique),
-    **dict.fromkeys(_CONVOLUTIONS, _convolution),
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
 }
 """What a GPU's kernels hold, by op; in the place of `workspace`'s rules for all devices."""

@@ -208,7 +208,7 @@ class Reader:
 
     def _answer(self, node_def: NodeDef, op: tf.Operation) -> Answer | None:
         """What a kernel that is asked held; shapes that only it knows are known then."""
-        is_asked = self._ask and node_def.op in ASKED_OPS and device_names.is_gpu(node_def.device)
+        is_asked = node_def.op in ASKED_OPS and device_names.is_gpu(node_def.device)
         if self._ask is None or not is_asked:
             return None
         tensors = enumerate(map(self._late, op.inputs))
