@@ -39,6 +39,7 @@ KNOWS_TENSORFLOW = (
     "tfmem.runtime.creation",
     "tfmem.runtime.devices",
     "tfmem.runtime.buffers",
+    "tfmem.runtime.caches",
     "tfmem.runtime.chunks",
     "tfmem.runtime.copies",
     "tfmem.runtime.heap",
@@ -89,6 +90,7 @@ MAY_IMPORT = {
         "tfmem.costs.types",
         "tfmem.errors",
         "tfmem.graph",
+        "tfmem.runtime.caches",
         "tfmem.runtime.devices",
     ),
     "tfmem.runtime": (

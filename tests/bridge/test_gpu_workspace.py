@@ -9,10 +9,10 @@ import json
 from collections import Counter
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.simgpu.op_requests import call_of
 from tfmem.bridge import kernels
 from tfmem.bridge.gpu_workspace import GPU_RULES
 from tfmem.bridge.shapes import Call
@@ -35,15 +35,6 @@ OF_LIBRARIES = {
 
 IN_STEPS = {"Round", "Rint", "Unique", "UniqueWithCounts"}
 """Ops whose kernels hold less at once than they ask for."""
-
-
-def call_of(row: dict[str, Any]) -> Call:
-    """The call of a row."""
-    shapes = {name: [tuple(shape) for shape in row[name]] for name in ("inputs", "outputs")}
-    attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in row["attrs"].items()}
-    constants = {int(index): tuple(found) for index, found in row["constants"].items()}
-    return Call(row["op"], **shapes, itemsize=row["itemsize"], attrs=attrs, constants=constants,
-                dtype=row["dtype"])  # fmt: skip
 
 
 def whole_grains(nbytes: int) -> int:

@@ -11,7 +11,8 @@ from tfmem.bridge import kernels
 from tfmem.bridge.shapes import Call
 from tfmem.bridge.workspace import of_kernel, passed, workspace
 from tfmem.graph.ops import LOSSES
-from tfmem.runtime import devices
+from tfmem.runtime import caches, devices
+from tfmem.runtime.limited import run_limited
 
 # (equation, shapes, result, measured megabytes held beside operands and result; float32). Blocks of
 # the product, of less than a megabyte for each thread, are held beside the result.
@@ -235,6 +236,45 @@ def test_tensorflows_own_kernels_hold_other_scratch_than_onednns(
     assert workspace(Call(op, inputs, [out], itemsize, {}, {}, dtype)) == asked
 
 
+# (sizes of a side of the volume and of the kernel, volumes, values of each place before and after,
+# stride, type, bytes of an element, measured bytes for the input's and the filter's gradient) on a
+# processor whose last cache has 256 MiB, TensorFlow 2.21 without oneDNN.
+VOLUMES = [
+    ((32, 3), 2, (48, 16), 1, "float32", 4, 339738624, 339738624),
+    ((16, 3), 1, (16, 16), 1, "float32", 4, 7077888, 0),
+    ((24, 3), 1, (32, 8), 2, "float64", 8, 11943936, 0),
+    ((16, 3), 4, (64, 64), 1, "float32", 4, 0, 0),
+    ((16, 3), 4, (64, 64), 1, "float64", 8, 283115520, 283115520),
+    ((40, 3), 3, (40, 20), 1, "float16", 2, 276480000, 0),
+    ((48, 3), 2, (32, 32), 2, "bfloat16", 2, 262766592, 262766592),
+    ((32, 9), 2, (1, 1), 1, "float32", 4, 0, 0),
+]
+
+
+@pytest.mark.usefixtures("own_kernels")
+@pytest.mark.parametrize(
+    ("sides", "count", "values", "stride", "dtype", "itemsize", "to_input", "to_filter"), VOLUMES
+)
+def test_gradients_of_convolutions_gather_volumes_that_fill_the_last_cache(
+    sides: tuple[int, int],
+    count: int,
+    values: tuple[int, int],
+    stride: int,
+    dtype: str,
+    itemsize: int,
+    to_input: int,
+    to_filter: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(caches, "last_level", lambda: 256 * 2**20)
+    volumes, kernel = (count, *[sides[0]] * 3, values[0]), (*[sides[1]] * 3, *values)
+    gradient, sizes = (count, *[-(-sides[0] // stride)] * 3, values[1]), (5,)
+    of_input = Call("Conv3DBackpropInputV2", [sizes, kernel, gradient], [volumes], itemsize)
+    of_filter = Call("Conv3DBackpropFilterV2", [volumes, sizes, gradient], [kernel], itemsize)
+    found = [sum(workspace(replace(call, dtype=dtype))) for call in (of_input, of_filter)]
+    assert found == [to_input, to_filter]
+
+
 @pytest.mark.usefixtures("own_kernels")
 def test_own_pools_pass_nothing_on_and_own_norms_make_outputs_in_order() -> None:
     small, large = (64, 16, 16, 32), (64, 32, 32, 32)
@@ -318,3 +358,22 @@ def test_devices_that_sum_up_receive_the_parts_of_their_neighbours(
 def test_unknown_shapes_and_other_ops_have_none() -> None:
     assert sum(workspace(Call("Einsum", [None, (2,)], [(2,)], 4, {"equation": "ij,j->i"}))) == 0
     assert sum(workspace(Call("MatMul", [(2, 2), (2, 2)], [(2, 2)]))) == 0
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    """Kernels of this machine, each run alone."""
+    outcome = run_limited("tests.children.scratch:found", limit_bytes=2**30, timeout=200)
+    assert outcome.status == "ok", outcome.error + outcome.output
+    return outcome.result
+
+
+@pytest.mark.memory
+def test_kernels_that_run_alone_ask_for_what_is_foreseen(alone: dict[str, Any]) -> None:
+    assert alone["unforeseen"] == []
+
+
+@pytest.mark.memory
+def test_gradients_of_volumes_ask_for_what_is_foreseen(alone: dict[str, Any]) -> None:
+    assert any(asked for asked, _ in alone["of volumes"])
+    assert all(asked == foreseen for asked, foreseen in alone["of volumes"])

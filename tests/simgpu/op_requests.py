@@ -21,6 +21,7 @@ from tensorflow.python.framework import op_def_registry
 from tests.simgpu import op_layers
 from tests.simgpu.op_cases import CASES, Case, Draw
 from tests.simgpu.op_runner import NO_KERNEL, moved, passed
+from tfmem.bridge.shapes import Call
 from tfmem.costs.types import GRAIN
 from tfmem.runtime import devices, heap, memory
 
@@ -77,6 +78,15 @@ def _attrs(op: str) -> dict[str, Any]:
             value = attr.default_value
             found[attr.name] = value.s.decode() if value.s else list(value.list.i)
     return found
+
+
+def call_of(row: dict[str, Any]) -> Call:
+    """What a row says of a call."""
+    shapes = {name: [tuple(shape) for shape in row[name]] for name in ("inputs", "outputs")}
+    attrs = {k: tuple(v) if isinstance(v, list) else v for k, v in row["attrs"].items()}
+    constants = {int(index): tuple(found) for index, found in row["constants"].items()}
+    return Call(row["op"], **shapes, itemsize=row["itemsize"], attrs=attrs, constants=constants,
+                dtype=row["dtype"])  # fmt: skip
 
 
 def main(path: str, *names: str) -> None:

@@ -68,11 +68,6 @@ def _remainder(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     return prod(out) * call.itemsize, 0
 
 
-def _hue(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    """The range of each pixel's channels."""
-    return 0, prod(out[:-1]) * call.itemsize
-
-
 def _pool_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """cuDNN wants the pool's input and output, which an average does not have."""
     return 0, prod(out) * call.itemsize, prod(inputs[1]) * call.itemsize
@@ -84,15 +79,6 @@ def _pool_of_volumes(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, 
         return ()
     shapes = (inputs[-1], out) if call.op in _POOLS_OF_VOLUMES else (out, inputs[-1]) * 2
     return 0, *(prod(shape) * call.itemsize for shape in shapes)
-
-
-def _mirrored(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    return prod(inputs[0]) * call.itemsize, 0
-
-
-def _resized_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    """The output as float32."""
-    return (0, prod(out) * _SUM) if call.itemsize < _SUM else ()
 
 
 def _drawn(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
@@ -167,11 +153,8 @@ GPU_RULES: dict[str, Callable[[Call, list[Shape], Shape], tuple[int, ...]]] = {
     "InTopKV2": _in_top_k,
     **dict.fromkeys(("Round", "Rint"), _rounded),
     **dict.fromkeys(("FloorMod", "TruncateDiv"), _remainder),
-    "RGBToHSV": _hue,
     "AvgPoolGrad": _pool_gradient,
     **dict.fromkeys((*_POOLS_OF_VOLUMES, "AvgPool3DGrad", "MaxPool3DGrad"), _pool_of_volumes),
-    "MirrorPadGrad": _mirrored,
-    "ResizeBilinearGrad": _resized_gradient,
     **dict.fromkeys(("Multinomial", "StatelessMultinomial"), _drawn),
     **dict.fromkeys(("IRFFT", "IRFFT2D", "IRFFT3D"), _inverse_transform),
     **dict.fromkeys(("MatrixInverse", "MatrixDeterminant", "LogMatrixDeterminant"), _factored),

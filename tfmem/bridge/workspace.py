@@ -16,13 +16,11 @@ from math import prod
 from typing import Any
 
 from tfmem.bridge import kernels
+from tfmem.bridge.convolutions import OWN_CONVOLUTIONS
 from tfmem.bridge.gpu_workspace import GPU_RULES, NEVER_IN_PLACE
 from tfmem.bridge.shapes import Call, Shape, spelt
 from tfmem.graph.ops import LOSSES
 from tfmem.runtime import devices
-
-_TARGET, _CACHE = 30 * 2**20, 256 * 2**10
-"""Bytes that TensorFlow takes the third and the second level of a CPU's cache to have."""
 
 _ROWS, _COLUMNS, _DEPTH = 256, 64, 512
 """The largest block of a matrix product that oneDNN copies at a time, on a CPU with AVX-512; twice
@@ -170,58 +168,24 @@ def _is_onednn(call: Call) -> bool:
     return call.dtype in kernels.onednn_types()
 
 
-def _convolution_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
-    """Patches of pictures as rows of a matrix.
-
-    As many pictures at a time as fill the cache; that of the input takes one at a time if there is
-    but one, or if one is enough work for all threads (`conv_grad_input_ops.h`,
-    `conv_grad_filter_ops.cc`).
-    """
-    is_filter = call.op.endswith("Filter")
-    pictures, kernel, gradient = inputs[0] if is_filter else out, inputs[1], inputs[2]
-    kernel = out if is_filter else kernel
-    places, patch, features = prod(gradient[1:3]), prod(kernel[:3]), kernel[3]
-    work = places * features + patch * features + places * patch
-    is_enough = work // devices.threads_of_a_kernel() >= _CACHE // call.itemsize
-    is_single = not is_filter and (pictures[0] == 1 or is_enough)
-    count = 1 if is_single else -(-(_TARGET // call.itemsize) // work)
-    return count * places * patch * call.itemsize
-
-
-def _convolution(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    """All three with the groups of channels in front, if there are several."""
-    picture, kernel = inputs
-    if picture[-1:] == kernel[2:3]:
-        return ()
-    return (0, *(prod(shape) * call.itemsize for shape in (picture, kernel, out)))
-
-
-def _depthwise(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    """A filter for each thread."""
-    return (0, *[_padded(call, inputs[1])] * devices.threads_of_a_kernel())
-
-
-def _depthwise_filter_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    """A filter for each picture, and one for their sum."""
-    kernel = _padded(call, out)
-    return 0, inputs[0][0] * kernel, kernel
-
-
-def _depthwise_input_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
-    """A filter, filled up before if it has to be."""
-    kernel = _padded(call, inputs[1])
-    return (0, *[kernel] * (1 if kernel == prod(inputs[1]) * call.itemsize else 2))
-
-
-def _padded(call: Call, kernel: Shape) -> int:
-    """Bytes of a depthwise filter whose channels are filled up to whole vectors."""
-    rows, columns, channels, each = kernel
-    return rows * columns * -(-channels * each // _LANES) * _LANES * call.itemsize
-
-
-def _norm_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
+def _as_float32(call: Call, inputs: list[Shape], out: Shape) -> int:
     """The output as float32, if it is of half its bytes."""
     return 4 * prod(out) if call.dtype in _HALVES else 0
+
+
+def _hue(call: Call, inputs: list[Shape], out: Shape) -> int:
+    """The range of each pixel's channels."""
+    return prod(out[:-1]) * call.itemsize
+
+
+def _mirrored(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+    """The input, to which what it mirrors is added."""
+    return prod(inputs[0]) * call.itemsize, 0
+
+
+def _histogram(call: Call, inputs: list[Shape], out: Shape) -> int:
+    """The number of each value's bin."""
+    return 4 * prod(inputs[0])
 
 
 def _reduction(call: Call, inputs: list[Shape], out: Shape) -> int:
@@ -316,9 +280,6 @@ _OF_DEVICES = ("CollectiveReduce", "CollectiveReduceV2")
 _ALIGNMENT = 64
 """Bytes of which the parts of tensors are multiples."""
 
-_LANES = 8
-"""Numbers of a vector, of all types, that depthwise convolutions take at a time."""
-
 _Rule = Callable[[Call, list[Shape], Shape], int | tuple[int, ...]]
 
 _RULES: dict[str, _Rule] = {
@@ -326,23 +287,26 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(LOSSES, _loss),
     **{op: _reduction for op in ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")},
     **dict.fromkeys(_OF_DEVICES, _reduction_of_devices),
+    "ResizeBilinearGrad": _as_float32,
+    "MirrorPadGrad": _mirrored,
+    "RGBToHSV": _hue,
 }
 
 _CUDA_RULES: dict[str, _Rule] = {**GPU_RULES, "Einsum": partial(_einsum, is_cudas=True)}
 """Of kernels of CUDA."""
 
-_CPU_RULES: dict[str, _Rule] = dict.fromkeys(("MatMul", "BatchMatMulV2", "BatchMatMulV3"), _product)
+_CPU_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _product),
+    **{f"SparseSegment{kind}Grad": _as_float32 for kind in ("Sum", "Mean", "SqrtN")},
+    "MaxPoolGradV2": _pool_gradient,
+    "HistogramFixedWidth": _histogram,
+}
 """Of kernels that a CPU alone has."""
 
 _OWN_RULES: dict[str, _Rule] = {
     "MaxPoolGrad": _pool_gradient,
-    "Conv2D": _convolution,
-    "DepthwiseConv2dNative": _depthwise,
-    "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter_gradient,
-    "DepthwiseConv2dNativeBackpropInput": _depthwise_input_gradient,
-    "Conv2DBackpropInput": _convolution_gradient,
-    "Conv2DBackpropFilter": _convolution_gradient,
-    "FusedBatchNormGradV3": _norm_gradient,
+    **OWN_CONVOLUTIONS,
+    **dict.fromkeys(("FusedBatchNormGradV2", "FusedBatchNormGradV3"), _as_float32),
 }
 """Of TensorFlow's own kernels on a CPU, in whose place oneDNN's may run."""
 

@@ -1,4 +1,4 @@
-"""Asks kernels of a local GPU what they hold, by running each alone (`bridge.asked`)."""
+"""Asks kernels of a local device what they hold, by running each alone (`bridge.asked`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tfmem.bridge import asked
 from tfmem.bridge.asked import Answer, Question
 from tfmem.bridge.traces import HeapEvent
 from tfmem.costs.types import GRAIN
+from tfmem.errors import Error
 from tfmem.graph import device_names
 from tfmem.runtime import heap, memory
 
@@ -24,15 +25,16 @@ _MOST_KNOWN = 4096
 
 
 def ask(question: Question) -> Answer | None:
-    """What a kernel holds; None if it cannot be told: without room to run it, in another process.
+    """What a kernel holds; None if it cannot be told.
 
+    It cannot without room to run it, in another process, or where the allocator does not count.
     It runs twice, for its first run tries algorithms. The device's peak begins anew.
     """
     if not device_names.is_local(question.device):
         return None
     try:
         return _answer(question)
-    except tf.errors.OpError:
+    except (tf.errors.OpError, Error):
         return None
 
 

@@ -1,0 +1,101 @@
+"""What tests/bridge/test_workspace.py asks of a process with statistics: kernels that run alone.
+
+    TF_CPU_ALLOCATOR_USE_BFC=true python -m tests.children.scratch
+
+runs all ops that there are cases of, and prints which of them hold what is not foreseen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tests.simgpu import op_layers
+from tests.simgpu.op_cases import CASES
+from tests.simgpu.op_requests import call_of, recorded
+from tests.simgpu.op_runner import NO_KERNEL
+from tfmem.bridge.shapes import Call
+from tfmem.bridge.workspace import workspace
+from tfmem.runtime import devices, heap
+
+assert op_layers  # its cases are among `CASES`
+
+SIZE, BEYOND = 96, 600
+"""What cases are drawn by; bytes by which what is foreseen may be wrong."""
+
+VOLUMES = ((1, 16, 16, 16), (2, 16, 24, 8), (16, 16, 8, 64))
+"""Volumes, their sides, values of each place before and after a convolution."""
+
+
+OPS = (
+    *("MirrorPadGrad", "RGBToHSV", "HistogramFixedWidth", "MaxPoolGradV2", "ResizeBilinearGrad"),
+    *("FusedBatchNormGradV3", "SparseSegmentSumGrad", "SparseSegmentMeanGrad", "BatchMatMul"),
+    *("Sum", "Max", "SoftmaxCrossEntropyWithLogits", "Einsum"),
+)
+"""Ops of every run of the tests."""
+
+
+def found() -> dict[str, Any]:
+    """What is asked of one process."""
+    return {"unforeseen": unforeseen(OPS), "of volumes": of_volumes()}
+
+
+def unforeseen(ops: Sequence[str]) -> list[dict[str, Any]]:
+    """Calls of ops, in all types that they have, whose kernels hold more or less than foreseen."""
+    device = devices.full_name("CPU:0")
+    found = []
+    for op in ops:
+        for dtype in CASES[op].dtypes:
+            try:
+                row = recorded(op, CASES[op], dtype, SIZE, device)
+            except Exception as error:
+                if not any(text in str(error) for text in NO_KERNEL):
+                    raise
+                continue
+            asked = zip(row["requests"], row["stays"], strict=True)
+            held, foreseen = (
+                sum(size for size, stays in asked if not stays),
+                sum(workspace(call_of(row))),
+            )
+            if abs(held - foreseen) > BEYOND:
+                found.append({"op": op, "dtype": dtype.name, "held": held, "foreseen": foreseen})
+    return found
+
+
+def of_volumes() -> list[tuple[list[int], list[int]]]:
+    """What gradients of convolutions asked for beside their outputs, and what is foreseen.
+
+    Of float64, for oneDNN computes other types in other ways.
+    """
+    return [one for count, side, *values in VOLUMES for one in _of_volumes(count, side, *values)]
+
+
+def _of_volumes(
+    count: int, side: int, before: int, after: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    shapes = (count, *[side] * 3, before), (3, 3, 3, before, after), (count, *[side] * 3, after)
+    volumes, kernel, made = (tf.zeros(shape, tf.float64) for shape in shapes)
+    options = {"out_backprop": made, "strides": [1] * 5, "padding": "SAME"}
+    sizes = [tf.constant(shape) for shape in shapes[:2]]
+    to_input, to_filter = tf.raw_ops.Conv3DBackpropInputV2, tf.raw_ops.Conv3DBackpropFilterV2
+    with heap.traced(devices.full_name("CPU:0")) as first:
+        to_input(input_sizes=sizes[0], filter=kernel, **options)
+    with heap.traced(devices.full_name("CPU:0")) as second:
+        to_filter(input=volumes, filter_sizes=sizes[1], **options)
+    calls = (
+        (first, "Conv3DBackpropInputV2", [(5,), *shapes[1:]], shapes[0]),
+        (second, "Conv3DBackpropFilterV2", [shapes[0], (5,), shapes[2]], shapes[1]),
+    )
+    for events, op, inputs, out in calls:
+        asked = [one.requested for one in events if one.is_request and one.node == op]
+        asked.remove(8 * int(np.prod(out)))
+        yield asked, [*workspace(Call(op, inputs, [out], 8, {}, {}, "float64"))]
+
+
+if __name__ == "__main__":
+    for one in unforeseen(sorted(CASES)):
+        sys.stdout.write(f"{one}\n")
