@@ -1,4 +1,4 @@
-"""Sonnet, Spektral and TF-Agents."""
+"""Sonnet, Spektral, TF-Agents, and networks for volumes."""
 
 from __future__ import annotations
 
@@ -149,3 +149,40 @@ def deep_q_network() -> Work:
 
     drawn = normals(128, 2, 64, 64, 4), integers(128, 2, below=4), normals(128, 2)
     return Work(step, batches(*drawn))
+
+
+@case("tf-keras", legacy_keras=True)
+def volumes() -> Work:
+    """A U-Net for volumes, as for tomographies, with a mirrored border."""
+    import tf_keras as keras
+
+    layers = keras.layers
+
+    def convolved(x, filters):
+        x = tf.pad(x, [[0, 0], *[[1, 1]] * 3, [0, 0]], "REFLECT")
+        x = layers.Conv3D(filters, 3, use_bias=False)(x)
+        return layers.LeakyReLU(0.2)(layers.BatchNormalization()(x))
+
+    inputs = x = keras.Input((32, 32, 32, 1))
+    skipped = []
+    for filters in (16, 32):
+        x = convolved(x, filters)
+        skipped.append(x)
+        x = layers.MaxPooling3D()(x)
+    x = convolved(x, 64)
+    for filters, skip in zip((32, 16), reversed(skipped), strict=True):
+        x = convolved(layers.concatenate([layers.UpSampling3D()(x), skip]), filters)
+    model = keras.Model(inputs, layers.Conv3D(1, 1, activation="sigmoid")(x))
+    optimizer = keras.optimizers.Adam(1e-3)
+
+    @tf.function
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            found = model(x, training=True)
+            there = tf.cast(y > 0, tf.float32)
+            loss = 1 - 2 * tf.reduce_sum(found * there) / tf.reduce_sum(found + there)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    return Work(step, iter(dataset(normals(2, 32, 32, 32, 1), normals(2, 32, 32, 32, 1))))
