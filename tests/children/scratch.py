@@ -33,10 +33,10 @@ VOLUMES = ((1, 16, 16, 16), (2, 16, 24, 8), (16, 16, 8, 64))
 
 OPS = (
     *("MirrorPadGrad", "RGBToHSV", "HistogramFixedWidth", "MaxPoolGradV2", "ResizeBilinearGrad"),
-    *("FusedBatchNormGradV3", "SparseSegmentSumGrad", "SparseSegmentMeanGrad", "BatchMatMul"),
-    *("Sum", "Max", "SoftmaxCrossEntropyWithLogits", "Einsum"),
+    *("SparseSegmentSumGrad", "SparseSegmentMeanGrad", "SoftmaxCrossEntropyWithLogits"),
+    *("Sum", "Max", "ResourceApplyAdam", "ResourceScatterAdd"),
 )
-"""Ops of every run of the tests."""
+"""Ops of every run of the tests, none of which oneDNN computes."""
 
 
 def found() -> dict[str, Any]:
@@ -45,7 +45,10 @@ def found() -> dict[str, Any]:
 
 
 def unforeseen(ops: Sequence[str]) -> list[dict[str, Any]]:
-    """Calls of ops, in all types that they have, whose kernels hold more or less than foreseen."""
+    """Calls of ops, in all types that they have, whose kernels hold more or less than foreseen.
+
+    Or that cannot be run alone.
+    """
     device = devices.full_name("CPU:0")
     found = []
     for op in ops:
@@ -54,7 +57,7 @@ def unforeseen(ops: Sequence[str]) -> list[dict[str, Any]]:
                 row = recorded(op, CASES[op], dtype, SIZE, device)
             except Exception as error:
                 if not any(text in str(error) for text in NO_KERNEL):
-                    raise
+                    found.append({"op": op, "dtype": dtype.name, "error": str(error)})
                 continue
             asked = zip(row["requests"], row["stays"], strict=True)
             held, foreseen = (

@@ -47,17 +47,18 @@ def recorded(op: str, case: Case, dtype: tf.DType, n: int, device: str) -> dict[
         before = memory.memory_info(device)[0]
         memory.reset_peak(device)
         with heap.traced(device) as events:
-            returned = tf.nest.flatten(function(**arguments))
+            made = tf.nest.flatten(function(**arguments))
         most = memory.memory_info(device)[1] - before
     freed = {event.address for event in events if not event.is_request}
     own = [event for event in events if event.is_request and event.node == op]
+    returned = [one for one in made if one is not None]  # as updates of variables give
     tensors = [one for one in tf.nest.flatten(list(given.values())) if hasattr(one, "shape")]
     return {
         "op": op,
         "dtype": dtype.name,
         "inputs": [one.shape.as_list() for one in tensors],
         "outputs": [one.shape.as_list() for one in returned if hasattr(one, "shape")],
-        "itemsize": returned[0].dtype.size,
+        "itemsize": (returned[0].dtype if returned else dtype).size,
         "attrs": _attrs(op) | {key: attributes[key] for key in ATTRS if key in attributes},
         "constants": {
             str(i): one.numpy().ravel().tolist()
