@@ -31,7 +31,7 @@ from tfmem.functions.placed import Placed
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
 from tfmem.functions.tracing import captured, sharing, traced
-from tfmem.functions.watch import go_on, watch_of
+from tfmem.functions.watch import go_on, tell_of_numbers, watch_of
 from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
 from tfmem.plan import Plan
@@ -347,6 +347,7 @@ class Optimized:
             entry = self._rewritten(entry)
         if not entry.is_fit:  # what is free is not what it was when the plan was made
             return self._prepared(args, kwargs, tries=layouts.tries_left(entry, tries))
+        tell_of_numbers(entry, self._entries.values())
         self._entries[signature_of(args, kwargs)] = entry
         _log.info("%s: %s", self.name, entry.plan.summary())
         return entry

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tfmem.bridge.capture import Captured
@@ -26,6 +26,11 @@ REPLANS = 3
 """Times that an input signature is planned again. Sizes that are wrong by a fifth need two."""
 
 _BEGIN_AGAIN = "its random ops with a seed would give other numbers in a new function"
+
+_OF_ITS_OWN = (
+    "its random ops with a seed begin with their first numbers in each; call it with the largest "
+    "arguments first, for whose sizes the others run, too"
+)
 
 
 @dataclass
@@ -123,6 +128,24 @@ def go_on(made: Entry, before: Entry | None) -> Entry:
     elif before is not None and before.watch is not None and made.watch is not None:
         made.watch.follow(before.watch)
     return made
+
+
+def tell_of_numbers(made: Entry, known: Iterable[Entry]) -> None:
+    """Says so if a trace has functions of its own for several sizes, each with random kernels.
+
+    TensorFlow runs one function for all sizes of open dimensions, whose kernels go on counting.
+    """
+    alike = [one for one in known if _differ_in_sizes(one.captured, made.captured)]
+    if any(one.rewritten or made.rewritten for one in alike) and effects_of(made.captured).counts:
+        _log.warning("%s: planned for several sizes of its arguments: %s", made.name, _OF_ITS_OWN)
+
+
+def _differ_in_sizes(first: Captured, second: Captured) -> bool:
+    """Whether they are of one trace, for arguments of other sizes."""
+    if first.signature is None or second.signature is None or first.shapes == second.shapes:
+        return False
+    one, other = first.signature.function_type, second.signature.function_type
+    return bool(one.parameters == other.parameters)
 
 
 def _is_counted(device: str) -> bool:
