@@ -248,14 +248,6 @@ def copies(folder: str) -> dict[str, Any]:
     def kill() -> None:
         os.kill(host.running().pid, signal.SIGKILL)
 
-    several = threading.Event()
-
-    def train() -> None:
-        for number in range(1000):
-            planned(x)
-            if number == 2:
-                several.set()
-
     with host.host_process(copies=folder) as device:
         techniques = ("order", "swap", "place")
         planned = tfmem.optimize(step, host=device, budget="9MB", techniques=techniques)
@@ -269,9 +261,9 @@ def copies(folder: str) -> dict[str, Any]:
         facts["forgotten"] = [forgotten.device == device, raised(forgotten.numpy)]
         planned(x)
         facts["values"].append(values())
+        start, done, several = time.monotonic(), float(count), threading.Event()
         threading.Thread(target=lambda: several.wait() and kill()).start()
-        start, done = time.monotonic(), float(count)
-        facts["within"] = raised(train)
+        facts["within"] = raised(lambda: train(planned, x, several))
         facts |= {"seconds": time.monotonic() - start, "values": [*facts["values"], values()]}
         facts["steps"] = [float(count) - done, values()[0] - facts["values"][1][0]]
         late = tf.Variable(tf.ones([1000]))
@@ -289,6 +281,14 @@ def copies(folder: str) -> dict[str, Any]:
         facts["stayed"] = weights[0].device != device
         os.unlink(own)
     return facts
+
+
+def train(step: Any, x: Any, several: threading.Event) -> None:
+    """Steps, most of them after the event, which the third sets."""
+    for number in range(1000):
+        step(x)
+        if number == 2:
+            several.set()
 
 
 def kept_by_threads(variables: list[Any]) -> int:
