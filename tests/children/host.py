@@ -262,7 +262,7 @@ def copies(folder: str) -> dict[str, Any]:
         planned(x)
         facts["values"].append(values())
         start, done, several = time.monotonic(), float(count), threading.Event()
-        threading.Thread(target=lambda: several.wait() and kill()).start()
+        threading.Thread(target=lambda: several.wait() and kill(), daemon=True).start()
         facts["within"] = raised(lambda: train(planned, x, several))
         facts |= {"seconds": time.monotonic() - start, "values": [*facts["values"], values()]}
         facts["steps"] = [float(count) - done, values()[0] - facts["values"][1][0]]

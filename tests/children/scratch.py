@@ -30,7 +30,6 @@ SIZE, BEYOND = 96, 600
 VOLUMES = ((1, 16, 16, 16), (2, 16, 24, 8), (16, 16, 8, 64))
 """Volumes, their sides, values of each place before and after a convolution."""
 
-
 OPS = (
     *("MirrorPadGrad", "RGBToHSV", "HistogramFixedWidth", "MaxPoolGradV2", "ResizeBilinearGrad"),
     *("SparseSegmentSumGrad", "SparseSegmentMeanGrad", "SoftmaxCrossEntropyWithLogits"),
@@ -60,10 +59,8 @@ def unforeseen(ops: Sequence[str]) -> list[dict[str, Any]]:
                     found.append({"op": op, "dtype": dtype.name, "error": str(error)})
                 continue
             asked = zip(row["requests"], row["stays"], strict=True)
-            held, foreseen = (
-                sum(size for size, stays in asked if not stays),
-                sum(workspace(call_of(row))),
-            )
+            held = sum(size for size, stays in asked if not stays)
+            foreseen = sum(workspace(call_of(row)))
             if abs(held - foreseen) > BEYOND:
                 found.append({"op": op, "dtype": dtype.name, "held": held, "foreseen": foreseen})
     return found

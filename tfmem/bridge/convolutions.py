@@ -11,7 +11,6 @@ from tfmem.runtime import caches, devices
 _TARGET, _CACHE = 30 * 2**20, 256 * 2**10
 """Bytes that TensorFlow takes the third and the second level of a CPU's cache to have."""
 
-_FILTER_OF_VOLUMES = "Conv3DBackpropFilterV2"
 _MOST_GATHERED = 25
 """Times the operands that patches of volumes may be; Eigen's kernel runs where they are more."""
 
@@ -26,15 +25,12 @@ def _convolution_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
     but one, or if one is enough work for all threads (`conv_grad_input_ops.h`,
     `conv_grad_filter_ops.cc`).
     """
-    is_filter = call.op.endswith("Filter")
-    pictures, kernel, gradient = inputs[0] if is_filter else out, inputs[1], inputs[2]
-    kernel = out if is_filter else kernel
-    places, patch, features = prod(gradient[1:3]), prod(kernel[:3]), kernel[3]
-    work = places * features + patch * features + places * patch
+    is_filter = "Filter" in call.op
+    pictures, patches, work = _of_each(*_operands(is_filter, inputs, out))
     is_enough = work // devices.threads_of_a_kernel() >= _CACHE // call.itemsize
-    is_single = not is_filter and (pictures[0] == 1 or is_enough)
+    is_single = not is_filter and (pictures == 1 or is_enough)
     count = 1 if is_single else -(-(_TARGET // call.itemsize) // work)
-    return count * places * patch * call.itemsize
+    return count * patches * call.itemsize
 
 
 def _volume_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
@@ -44,18 +40,28 @@ def _volume_gradient(call: Call, inputs: list[Shape], out: Shape) -> int:
     time if there is but one. Eigen's kernel of the filter's in float16 gathers none
     (`conv_grad_ops_3d.cc`).
     """
-    is_filter = call.op == _FILTER_OF_VOLUMES
+    is_filter = "Filter" in call.op
     if is_filter and call.dtype == "float16":
         return 0
-    volumes, kernel, gradient = inputs[0] if is_filter else out, inputs[1], inputs[2]
-    kernel = out if is_filter else kernel
-    places, patch, features = prod(gradient[1:4]), prod(kernel[:4]), kernel[4]
-    work = places * features + patch * features + places * patch
-    is_single = not is_filter and volumes[0] == 1
+    operands = _operands(is_filter, inputs, out)
+    volumes, patches, work = _of_each(*operands)
+    is_single = not is_filter and volumes == 1
     count = 1 if is_single else -(-(caches.last_level() // call.itemsize) // max(1, work))
-    gathered = count * places * patch
-    operands = sum(map(prod, (volumes, kernel, gradient)))
-    return gathered * call.itemsize if gathered // max(1, operands) <= _MOST_GATHERED else 0
+    gathered, held = count * patches, sum(map(prod, operands))
+    return gathered * call.itemsize if gathered // max(1, held) <= _MOST_GATHERED else 0
+
+
+def _operands(is_filter: bool, inputs: list[Shape], out: Shape) -> tuple[Shape, Shape, Shape]:
+    """What was convolved, the kernel, and the gradient of what came of it."""
+    first, second, gradient = inputs
+    return (first, out, gradient) if is_filter else (out, second, gradient)
+
+
+def _of_each(pictures: Shape, kernel: Shape, gradient: Shape) -> tuple[int, int, int]:
+    """How many pictures there are; numbers in the patches of one, and in all matrices for one."""
+    places, patch, features = prod(gradient[1:-1]), prod(kernel[:-1]), kernel[-1]
+    patches = places * patch
+    return pictures[0], patches, places * features + patch * features + patches
 
 
 def _convolution(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
@@ -94,7 +100,7 @@ OWN_CONVOLUTIONS: dict[str, Callable[[Call, list[Shape], Shape], int | tuple[int
     "Conv2DBackpropInput": _convolution_gradient,
     "Conv2DBackpropFilter": _convolution_gradient,
     "Conv3DBackpropInputV2": _volume_gradient,
-    _FILTER_OF_VOLUMES: _volume_gradient,
+    "Conv3DBackpropFilterV2": _volume_gradient,
     "DepthwiseConv2dNative": _depthwise,
     "DepthwiseConv2dNativeBackpropFilter": _depthwise_filter_gradient,
     "DepthwiseConv2dNativeBackpropInput": _depthwise_input_gradient,

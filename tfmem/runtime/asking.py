@@ -42,8 +42,9 @@ def ask(question: Question) -> Answer | None:
 def _answer(question: Question) -> Answer:
     """As `ask`; errors, which are not remembered, are raised."""
     needed = _COPIES * question.nbytes
+    in_use, _ = memory.memory_info(question.device)
     limit = memory.device_limit(question.device)
-    if limit is not None and memory.memory_info(question.device)[0] + needed > limit:
+    if limit is not None and in_use + needed > limit:
         raise tf.errors.ResourceExhaustedError(None, None, f"{question.op} has no room")
     tries = question.op in asked.TRYING_OPS
     try:
