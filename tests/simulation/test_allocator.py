@@ -15,7 +15,7 @@ from tfmem.costs.types import HOLE, SWITCH, WALLS, Asked, Costs, Feed
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
-from tfmem.simulation import replay
+from tfmem.simulation import calling, replay
 from tfmem.simulation.allocator import Bfc, Chunk
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.layout import layout, within
@@ -207,7 +207,7 @@ def test_arguments_side_by_side_are_one_chunk_where_both_are_gone(
         return d:0""")
     step, fits = step_of(graph, Costs(fed=Feed())), []
     for places in (((1.0, False),), ((1.0, True),)):
-        monkeypatch.setattr(replay, "PLACES", places)
+        monkeypatch.setattr(calling, "PLACES", places)
         fits.append(step.within_apart((12 * MIB + 2**16,), (4 * MIB, 6 * MIB), steps=8).fits)
     assert fits == [True, False]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.support.graphs import DEVICE
@@ -10,8 +12,8 @@ from tfmem.graph.ir import Graph, Value
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.runtime.memory import MIB
-from tfmem.simulation import replay
-from tfmem.simulation.allocator import Bfc
+from tfmem.simulation import calling
+from tfmem.simulation.allocator import Bfc, NoRoom
 from tfmem.simulation.beginning import Beginning
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.replay import Replay
@@ -150,7 +152,31 @@ def test_ways_to_lie_are_replayed_as_far_as_they_are_open(
     one = step(*lying)
     assert one.within_apart((64 * MIB,), (), 3).fits
     assert len(begun) == count
-    assert begun[0] == replay.PLACES[0][0]
+    assert begun[0] == calling.PLACES[0][0]
     begun.clear()
     assert step().at(lying).within_apart((64 * MIB,), (), 3).fits
     assert len(begun) == count
+
+
+def test_a_way_is_tried_first_where_the_last_one_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Caller] = []
+    lacking = {Caller.NEW}
+    run = Replay.run
+
+    def runs(self: Replay, pool: Bfc, caller: Caller, *args: Any, **kwargs: Any) -> list[int]:
+        begun.append(caller)
+        if caller in lacking:
+            pool.fits = False
+            raise NoRoom
+        return run(self, pool, caller, *args, **kwargs)
+
+    monkeypatch.setattr(Replay, "run", runs)
+    one = step()
+    assert not one.within_apart((64 * MIB,), (), 3).fits
+    assert begun == [Caller.SAME, Caller.NEW]
+    assert not one.within_apart((64 * MIB,), (MIB,), 3).fits
+    assert begun[2:] == [Caller.NEW]
+    lacking.clear()
+    found = one.within_apart((64 * MIB,), (MIB,), 3)
+    assert begun[3:] == [Caller.NEW, Caller.SAME, Caller.NEW]
+    assert found == step().within_apart((64 * MIB,), (MIB,), 3)

@@ -57,6 +57,14 @@ def plan_bodies(
     return tuple(made)
 
 
+def without_budgets(plans: tuple[BodyPlan, ...]) -> tuple[BodyPlan, ...]:
+    """The plans of bodies, those equal that do the same for several budgets."""
+    return tuple(
+        replace(one, plan=replace(one.plan, budget=None, bodies=without_budgets(one.plan.bodies)))
+        for one in plans
+    )
+
+
 def bytes_given(
     graph: Graph, costs: Costs, bodies: Bodies, device: str
 ) -> dict[tuple[str, int], int]:

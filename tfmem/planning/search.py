@@ -12,7 +12,7 @@ from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError
 from tfmem.graph.bodies import Bodies, Body
 from tfmem.graph.ir import Graph
-from tfmem.plan import Plan
+from tfmem.plan import BodyPlan, Plan
 from tfmem.planning.candidate import Candidate, candidate
 from tfmem.planning.candidates import Candidates, candidate_sets, least_peak_order
 from tfmem.planning.judge import (
@@ -24,7 +24,14 @@ from tfmem.planning.judge import (
     unchanged,
     within,
 )
-from tfmem.planning.nested import bytes_given, charge, costs_of, plan_bodies, room_beside
+from tfmem.planning.nested import (
+    bytes_given,
+    charge,
+    costs_of,
+    plan_bodies,
+    room_beside,
+    without_budgets,
+)
 from tfmem.planning.order.early import small_first
 from tfmem.planning.order.in_flight import widest_window
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
@@ -109,12 +116,15 @@ def _planned(
     if request.budget is not None and bodies:
         free = room_beside(graph, costs, request.device, request.budget)
         given = bytes_given(graph, costs, bodies, request.device)
-    errors, tried = [], []
+    errors, done, tried = [], list[tuple[BodyPlan, ...]](), list[Costs]()
     for share in SHARES if bodies and request.budget else (1.0,):
         room: dict[str, int | None] = dict.fromkeys(bodies)
         if request.budget is not None:
             room = {name: int(free[name] * share) for name in bodies if name in free}
         planned = plan_bodies(bodies, costs, room, given, inner.plan)
+        if (does := without_budgets(planned)) in done:
+            continue
+        done.append(does)
         charged = charge(graph, costs, bodies, planned, request.device)
         if charged in tried:
             continue

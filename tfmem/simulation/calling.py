@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
+from typing import NamedTuple
+
+PLACES = ((1.0, True), (1.5, False))
+"""How the first arguments may lie where nothing tells: by how much their chunks are larger than
+what was asked for, which is less than twice, and whether they lie side by side, with the next ones
+if these are there, to be one chunk when they are free. Without one of these or the other accepted
+plans ran out of memory in step 3 to 24 (a ResNet-RS, a second-order step, a CSPDarkNet)."""
 
 
 class Caller(Enum):
@@ -31,3 +40,34 @@ class Caller(Enum):
         EARLY does at first, so that all of them have been elsewhere, and then in every second step.
         """
         return self is Caller.EARLY and (step < steps // 2 or step % 2 > 0)
+
+
+class Occasion(NamedTuple):
+    """One of those for which steps are replayed.
+
+    Attributes:
+      caller: who calls.
+      padding, is_joined: one of `PLACES`.
+      first: which of the variations comes first; 0 for the step that is told.
+    """
+
+    caller: Caller
+    padding: float
+    is_joined: bool
+    first: int
+
+
+def occasions(
+    callers: Sequence[Caller], is_known: bool, starts: Sequence[int]
+) -> Iterator[Occasion]:
+    """Those for which steps have to fit.
+
+    Args:
+      callers: kinds of them.
+      is_known: whether it is known where the first arguments lie.
+      starts: the variations that may come first.
+    """
+    for caller, place, first in itertools.product(callers, PLACES, starts):
+        is_open = caller.is_fed or not (caller is Caller.SAME or is_known)
+        if is_open or place == PLACES[0]:  # nothing is made where SAME has its arguments
+            yield Occasion(caller, *place, first)

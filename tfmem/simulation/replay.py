@@ -29,7 +29,7 @@ from tfmem.graph.compact import SMALL
 from tfmem.simulation.allocation import Allocation, allocation_of
 from tfmem.simulation.allocator import Bfc, Chunk, NoRoom, parted
 from tfmem.simulation.beginning import Beginning, next_one
-from tfmem.simulation.calling import Caller
+from tfmem.simulation.calling import Caller, Occasion, occasions
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.past import with_past
 from tfmem.simulation.requests import numbers_of, on_device, parts_of, requests
@@ -42,12 +42,6 @@ from tfmem.simulation.variations import FEWEST, Variation
 PIECE = SMALL
 """Bytes of the chunks that small buffers are served from, and of the largest buffers that count as
 small. Scratch that no replay foresaw was 34 KB at most. Larger pieces waste more of the limit."""
-
-PLACES = ((1.0, True), (1.5, False))
-"""How the first arguments may lie where nothing tells: by how much their chunks are larger than
-what was asked for, which is less than twice, and whether they lie side by side, with the next ones
-if these are there, to be one chunk when they are free. Without one of these or the other accepted
-plans ran out of memory in step 3 to 24 (a ResNet-RS, a second-order step, a CSPDarkNet)."""
 
 SPARE_PIECES, SPARE = 8, 0.25
 """Pieces, and part of the pieces that a plan needs, that are kept for what it does not foresee."""
@@ -91,6 +85,7 @@ class Replay:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
         self.most, self.orders = math.inf, tuple[Sequence[int], ...]()
         self.variations = tuple[Variation, ...]()
+        self._failed: Occasion | None = None
         self._staying = [*copied, *(one for asked in within.values() for one in asked.stays)]
         sizes = self._sizes = lifetimes.nbytes.tolist()
         pairs = lifetimes.variables
@@ -164,32 +159,45 @@ class Replay:
           bound: bytes in use that end it, for no less than these is worth knowing.
           to_the_end: go on where the room is not enough, to find out how much would be in use.
         """
-        pools, peaks, usual = [], [], []
-        chooses = any(one.is_exact for _, within in self.variations for one in within.values())
-        starts = range(1 + min(FEWEST, len(self.variations)) * chooses)
-        every = itertools.product(self.kinds[:callers], PLACES, starts)
-        for caller, (padding, is_joined), first in every:
-            is_open = caller.is_fed or not (caller is Caller.SAME or self.beginning.is_known)
-            if not is_open and (padding, is_joined) != PLACES[0]:
-                continue  # nothing is made where SAME has its arguments
+        every = list(occasions(self.kinds[:callers], self.beginning.is_known, self._starts))
+        likeliest = every  # to fail: that on which the last way did
+        if not to_the_end:
+            likeliest = sorted(every, key=lambda one: one != self._failed)
+        found = dict[Occasion, tuple[Bfc, list[int]]]()
+        for one in likeliest:
             pool = Bfc(())
-            rows = self.beginning.rows_kept(pool, padding) if caller.is_fed else []
-            free = tuple(parted(room, apart, self.rows))
-            chunks = self.beginning.put(pool, caller, free, padding, is_joined)
-            pool.in_use = sum(self._sizes[b] for b in self._given)
-            pool.in_use += sum(chunk.size for b, chunk in chunks.items() if b < 0)
-            pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
-            pools.append(pool)
-            count, found = min(steps, len(starts)) if first else steps, [pool.in_use]
+            first, there = one.first, self._put(pool, one, room, apart)
+            count, peaks = min(steps, len(self._starts)) if first else steps, [pool.in_use]
             if pool.fits or to_the_end:
                 pool.raises = not to_the_end
                 with contextlib.suppress(NoRoom):
-                    found = self.run(pool, caller, count, chunks, rows, first=first, bound=bound)
-            peaks.append(found)
-            usual += [found] if caller is Caller.NEW else []
-            if not pool.fits or found[-1] >= bound:
+                    peaks = self.run(pool, one.caller, count, *there, first=first, bound=bound)
+            found[one] = pool, peaks
+            if not pool.fits or peaks[-1] >= bound:
+                self._failed = one
                 break
-        return allocation_of(pools, peaks, usual)
+        made = {one: found[one] for one in every if one in found}
+        usual = [peaks for one, (_, peaks) in made.items() if one.caller is Caller.NEW]
+        pools, peaks_of_each = zip(*made.values(), strict=True)
+        return allocation_of(pools, peaks_of_each, usual)
+
+    @property
+    def _starts(self) -> Sequence[int]:
+        """Which of the steps may be the first one."""
+        chooses = any(one.is_exact for _, within in self.variations for one in within.values())
+        return range(1 + min(FEWEST, len(self.variations)) * chooses)
+
+    def _put(
+        self, pool: Bfc, one: Occasion, room: Sequence[int], apart: Sequence[int]
+    ) -> tuple[dict[int, Chunk], list[Chunk]]:
+        """Puts what is there before the first step into an allocator: buffers, and rows kept."""
+        rows = self.beginning.rows_kept(pool, one.padding) if one.caller.is_fed else []
+        free = tuple(parted(room, apart, self.rows))
+        chunks = self.beginning.put(pool, one.caller, free, one.padding, one.is_joined)
+        pool.in_use = sum(self._sizes[b] for b in self._given)
+        pool.in_use += sum(chunk.size for b, chunk in chunks.items() if b < 0)
+        pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
+        return chunks, rows
 
     @cached_property
     def pieces(self) -> int:
