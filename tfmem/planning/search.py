@@ -126,7 +126,7 @@ def _planned(
             continue
         done.append(does)
         charged = charge(graph, costs, bodies, planned, request.device)
-        if charged in tried:
+        if charged in tried:  # others, too, may cost the same
             continue
         tried.append(charged)
         try:

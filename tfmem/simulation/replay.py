@@ -159,7 +159,8 @@ class Replay:
           bound: bytes in use that end it, for no less than these is worth knowing.
           to_the_end: go on where the room is not enough, to find out how much would be in use.
         """
-        every = list(occasions(self.kinds[:callers], self.beginning.is_known, self._starts))
+        starts = self._starts
+        every = list(occasions(self.kinds[:callers], self.beginning.is_known, starts))
         likeliest = every  # to fail: that on which the last way did
         if not to_the_end:
             likeliest = sorted(every, key=lambda one: one != self._failed)
@@ -167,7 +168,7 @@ class Replay:
         for one in likeliest:
             pool = Bfc(())
             first, there = one.first, self._put(pool, one, room, apart)
-            count, peaks = min(steps, len(self._starts)) if first else steps, [pool.in_use]
+            count, peaks = min(steps, len(starts)) if first else steps, [pool.in_use]
             if pool.fits or to_the_end:
                 pool.raises = not to_the_end
                 with contextlib.suppress(NoRoom):
