@@ -225,6 +225,7 @@ OWN = [
     ),
     ("FusedBatchNormGradV3", "float32", 4, [_IMAGE] * 2, _IMAGE, ()),
     ("FusedBatchNormGradV3", "bfloat16", 2, [_IMAGE] * 2, _IMAGE, (524288,)),
+    ("FusedBatchNormGradV3", "float16", 2, [*[_IMAGE] * 2, *[(32,)] * 3, None], _IMAGE, (524288,)),
 ]
 
 
@@ -374,6 +375,7 @@ def test_kernels_that_run_alone_ask_for_what_is_foreseen(alone: dict[str, Any]) 
 
 
 @pytest.mark.memory
-def test_gradients_of_volumes_ask_for_what_is_foreseen(alone: dict[str, Any]) -> None:
-    assert any(asked for asked, _ in alone["of volumes"])
-    assert all(asked == foreseen for asked, foreseen in alone["of volumes"])
+@pytest.mark.parametrize("kind", ["of volumes", "of norms"])
+def test_kernels_ask_for_each_buffer_that_is_foreseen(alone: dict[str, Any], kind: str) -> None:
+    assert any(asked for asked, _ in alone[kind])
+    assert all(asked == foreseen for asked, foreseen in alone[kind])

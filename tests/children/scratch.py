@@ -40,7 +40,7 @@ OPS = (
 
 def found() -> dict[str, Any]:
     """What is asked of one process."""
-    return {"unforeseen": unforeseen(OPS), "of volumes": of_volumes()}
+    return {"unforeseen": unforeseen(OPS), "of volumes": of_volumes(), "of norms": of_norms()}
 
 
 def unforeseen(ops: Sequence[str]) -> list[dict[str, Any]]:
@@ -94,6 +94,35 @@ def _of_volumes(
         asked = [one.requested for one in events if one.is_request and one.node == op]
         asked.remove(8 * int(np.prod(out)))
         yield asked, [*workspace(Call(op, inputs, [out], 8, {}, {}, "float64"))]
+
+
+def of_norms() -> list[tuple[list[int], list[int]]]:
+    """What batch norms and their gradients ask for, channels first, and what is foreseen.
+
+    Of the output, and what is as large; as tf-keras computes the norms of layers.
+    """
+    return [one for dtype in (tf.float32, tf.bfloat16, tf.float16) for one in _of_norms(dtype)]
+
+
+def _of_norms(dtype: tf.DType) -> Iterator[tuple[list[int], list[int]]]:
+    shape, size = (1, 64, 96, 1), 64 * 96 * dtype.size
+    images, one, none = tf.zeros(shape, dtype), tf.ones([64]), tf.zeros([0])
+    options = {"epsilon": 1e-3, "data_format": "NCHW"}
+    with heap.traced(devices.full_name("CPU:0")) as first:
+        _, *made = tf.raw_ops.FusedBatchNormV3(
+            x=images, scale=one, offset=one, mean=none, variance=none, **options
+        )
+    told = dict(zip((f"reserve_space_{k}" for k in (1, 2, 3)), made[2:], strict=True))
+    with heap.traced(devices.full_name("CPU:0")) as second:
+        tf.raw_ops.FusedBatchNormGradV3(y_backprop=images, x=images, scale=one, **told, **options)
+    calls = (
+        (first, "FusedBatchNormV3", [shape, *[(64,)] * 4]),
+        (second, "FusedBatchNormGradV3", [shape, shape, *[(64,)] * 3, None]),
+    )
+    for events, op, inputs in calls:
+        asked = [one.requested for one in events if one.is_request and one.node.endswith(op)]
+        call = Call(op, inputs, [shape], dtype.size, options, {}, dtype.name)
+        yield [one for one in asked if one >= size], [size, *workspace(call)]
 
 
 if __name__ == "__main__":

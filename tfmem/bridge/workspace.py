@@ -4,8 +4,8 @@ Read in TensorFlow's kernels and measured on CPUs (TensorFlow 2.21, BFC statisti
 kernels and with TensorFlow's own, which hold other scratch (`kernels.onednn_types`). Of some 200
 kernels tried alone, in several types, these are the ones that hold more than a few per cent of
 their operands, or more than 64 KiB; matrix products of two axes of float32, oneDNN's convolutions
-(their scratch is not the allocator's), batch norms of float32, softmaxes, gathers, transpositions,
-scans and elementwise kernels hold next to nothing.
+(their scratch is not the allocator's), batch norms of float32 with channels last, softmaxes,
+gathers, transpositions, scans and elementwise kernels hold next to nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ _WIDE, _LONG, _TALL = 1024, 4096, 1024
 """Columns that a product of two matrices in parts copies at most; depth and rows from which on it
 is taken in parts though its first operand lies as it should."""
 
+_READ = 5
+"""First inputs of which a rule may want the shapes; that of the sixth of a batch norm's gradient
+is known to its kernel only."""
+
 
 def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
     """Bytes of the buffers that a node's kernel holds only while it runs; none known of, none.
@@ -51,7 +55,7 @@ def workspace(call: Call, on_gpu: bool = False) -> tuple[int, ...]:
         return ()
     own = _CUDA_RULES.get(call.op) if on_gpu and kernels.has_cuda() else None
     rule = own or _RULES.get(call.op) or (None if on_gpu else _rule_of_a_cpu(call))
-    if rule is None or None in (*call.inputs, *call.outputs[:1]) or not call.outputs:
+    if rule is None or None in (*call.inputs[:_READ], *call.outputs[:1]) or not call.outputs:
         return ()
     found = rule(call, [s for s in call.inputs if s is not None], call.outputs[0] or ())
     return (found,) * bool(found) if isinstance(found, int) else found
@@ -171,6 +175,21 @@ def _is_onednn(call: Call) -> bool:
 def _as_float32(call: Call, inputs: list[Shape], out: Shape) -> int:
     """The output as float32, if it is of half its bytes."""
     return 4 * prod(out) if call.dtype in _HALVES else 0
+
+
+def _norm(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+    """Copies of images whose channels stand first, as they do where a layer norm is computed so."""
+    return (prod(out) * call.itemsize,) * 2 if _are_channels_first(call) else ()
+
+
+def _norm_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
+    """Such copies of both images and of the output, and the output as float32."""
+    copies = (prod(out) * call.itemsize,) * 3 if _are_channels_first(call) else ()
+    return copies + (4 * prod(out),) * (call.dtype in _HALVES)
+
+
+def _are_channels_first(call: Call) -> bool:
+    return str(call.attrs.get("data_format", "")).startswith("NC")
 
 
 def _hue(call: Call, inputs: list[Shape], out: Shape) -> int:
@@ -306,7 +325,8 @@ _CPU_RULES: dict[str, _Rule] = {
 _OWN_RULES: dict[str, _Rule] = {
     "MaxPoolGrad": _pool_gradient,
     **OWN_CONVOLUTIONS,
-    **dict.fromkeys(("FusedBatchNormGradV2", "FusedBatchNormGradV3"), _as_float32),
+    **{f"FusedBatchNorm{version}": _norm for version in ("", "V2", "V3")},
+    **{f"FusedBatchNormGrad{version}": _norm_gradient for version in ("", "V2", "V3")},
 }
 """Of TensorFlow's own kernels on a CPU, in whose place oneDNN's may run."""
 

@@ -11,6 +11,7 @@ from tfmem.bridge.asked import Answer, Question
 from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
 from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.forks import check_no_fork
+from tfmem.bridge.frames import uncopied
 from tfmem.bridge.lines import told
 from tfmem.errors import BudgetError
 from tfmem.functions.arguments import with_passed
@@ -52,12 +53,13 @@ def traced(
     def may_place(nbytes: int) -> bool:
         return strategy.may_place(nbytes) and creation.has_room(nbytes, host)
 
-    with creation.created_on(host, may_place) as created, _with_a_reason(original):
+    with creation.created_on(host, may_place) as created, _with_a_reason(original), uncopied():
         concrete = original.get_concrete_function(*args, **kwargs)
     if created and options.strategy is None and have_room(created, concrete, first):
         variables.move_variables(created, first.device)
         original = fresh(original)
-        concrete = original.get_concrete_function(*args, **kwargs)
+        with uncopied():
+            concrete = original.get_concrete_function(*args, **kwargs)
     return original, concrete
 
 
@@ -84,7 +86,8 @@ def sharing(known: Sequence[Entry], original: Any, args: Any, kwargs: Any) -> En
     """The entry of the same trace, one with open dimensions, for arguments no smaller."""
     if not known or any(entry.is_stale for entry in known):
         return None
-    concrete = original.get_concrete_function(*args, **kwargs)
+    with uncopied():
+        concrete = original.get_concrete_function(*args, **kwargs)
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
     return next((entry for entry in known if entry.captured.holds_for(concrete, flat)), None)
 
