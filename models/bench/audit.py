@@ -10,7 +10,6 @@ replay asks for, by their bytes and order; what is in one of the two only is tol
 from __future__ import annotations
 
 import difflib
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,13 +133,14 @@ def audit(function: Any, batches: Iterator[Sequence[Any]], budget: int | None) -
     Raises:
       tfmem.Error: the budget cannot be met, or the function changes nothing.
     """
-    first = next(batches)
+    batch = next(batches)
     if budget is None:
-        budget = int(SHARE * tfmem.optimize(function).plan(*first).baseline_peak_bytes)
+        budget = int(SHARE * tfmem.optimize(function).plan(*batch).baseline_peak_bytes)
     step = tfmem.optimize(function, budget=budget)
-    for batch in itertools.islice(itertools.chain([first], batches), _STEPS_BEFORE):
+    for _ in range(_STEPS_BEFORE):
         step(*batch)
-    device, batch = devices.scarce(), next(batches)
+        batch = next(batches)
+    device = devices.scarce()
     memory.reset_peak(device)
     with heap.traced(device) as events:
         step(*batch)

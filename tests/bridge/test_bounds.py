@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import tensorflow as tf
 
+import tfmem
 from tests.support.captures import captured_from, only
 from tfmem.graph.ir import Value
 
@@ -64,3 +66,25 @@ def test_a_branch_that_is_known_is_the_only_one_that_counts():
     captured = captured_from(step, tf.ones([7]))
     assert only(captured, "Exp").nbytes == (7 * 4,)
     assert only(captured, "Sin").nbytes == (3 * 4,)
+
+
+def test_a_branch_that_could_not_run_for_these_sizes_has_no_size():
+    """Another batch may take it, for which the same trace is used."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+    def step(x):
+        count = tf.reduce_min(tf.stack([tf.shape(x)[0], 40]))
+        return tf.cond(count > 12, lambda: tf.range(12, count), lambda: tf.range(12))
+
+    with pytest.raises(tfmem.UnsupportedFunctionError, match="the size of cond:0"):
+        tfmem.optimize(step, budget="1GiB")(tf.ones([8, 4]))
+
+
+def test_a_branch_that_could_not_run_is_none_if_grappler_knows_that_it_does_not():
+    def turn(i, total):
+        count = tf.reduce_min(tf.constant([8, 40]))
+        more = tf.cond(count > 12, lambda: tf.size(tf.range(12, count)), lambda: count)
+        return i + 1, total + more
+
+    step = tf.function(lambda n: tf.while_loop(lambda i, _: i < n, turn, (0, 0))[1])
+    assert int(tfmem.optimize(step, budget="1GiB")(tf.constant(3))) == 24

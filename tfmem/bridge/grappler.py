@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
@@ -37,6 +38,9 @@ from tfmem.runtime.devices import full_name
 
 _GROUP = "api_implements"
 
+_WHOLE = "biu"
+"""Kinds of NumPy's types for truths and whole numbers."""
+
 
 def optimize(
     concrete: Any, inputs: Sequence[Input], places: Mapping[str, str], device: str
@@ -60,7 +64,8 @@ def optimize(
             _make_argument(node, inputs[index], index)
             node.device = places[node.name]
         if node.op in BRANCHES:
-            _choose(node, concrete.graph.get_operation_by_name(node.name))
+            op = concrete.graph.get_operation_by_name(node.name)
+            _choose(node, whole_numbers(op.inputs[0]))
 
     if not graph_def.node:
         return graph_def  # Grappler refuses a graph of nothing
@@ -73,22 +78,28 @@ def optimize(
     meta_graph.collection_def["train_op"].node_list.value.extend(names)
     known = _machine(gpus())
     found = tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
-    if _has_chosen(found):
+    while _has_chosen(found) | _choose_known(found):
         graph_def.CopyFrom(found)
         found = tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
     _let_go(found, {op.name for op in concrete.graph.control_outputs}, concrete.outputs)
     return found
 
 
-def _choose(node: NodeDef, op: tf.Operation) -> None:
+def _choose(node: NodeDef, which: np.ndarray | None) -> bool:
     """Makes a branch of which it is known which function it runs a call of that function.
 
     AutoGraph makes such branches of conditions on ranks and shapes, and only the function that runs
     gives them a shape.
+
+    Args:
+      node: the branch.
+      which: what it is told; None if that is not known.
+
+    Returns:
+      Whether it was changed.
     """
-    which = whole_numbers(op.inputs[0])
-    if which is None or which.size != 1:
-        return
+    if which is None or which.size != 1 or which.dtype.kind not in _WHOLE:
+        return False
     names, number = functions_of(node), int(which.item())
     if node.op.endswith("If"):
         number = 0 if number else 1
@@ -97,6 +108,23 @@ def _choose(node: NodeDef, op: tf.Operation) -> None:
     for name in set(node.attr) - {"Tin", "Tout"}:
         del node.attr[name]
     node.attr["f"].func.name = names[number if 0 <= number < len(names) else -1]
+    return True
+
+
+def _choose_known(graph_def: GraphDef) -> bool:
+    """Chooses what Grappler has found out to be known; whether there was anything.
+
+    A function that does not run may be one that cannot: a range to 1 that begins with 12.
+    """
+    is_any = False
+    for nodes in (graph_def.node, *(one.node_def for one in graph_def.library.function)):
+        branching = [node for node in nodes if node.op in BRANCHES]
+        known = {node.name: node for node in nodes if node.op == "Const"} if branching else {}
+        for node in branching:
+            told = known.get(node.input[0].partition(":")[0])
+            which = None if told is None else tf.make_ndarray(told.attr["value"].tensor)
+            is_any |= _choose(node, which)
+    return is_any
 
 
 def _let_go(graph_def: GraphDef, must_run: Set[str], outputs: Iterable[tf.Tensor]) -> None:

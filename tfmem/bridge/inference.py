@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,12 @@ def import_sized(
         node.device = ""  # the import spends half its time on devices
     _bypass_loops(nodes)
     graph = func_graph_lib.FuncGraph("tfmem_sizes")
-    import_graph(graph, nodes, sized)
+    try:
+        import_graph(graph, nodes, sized)
+    except ValueError:  # a branch that is not taken need not be able to run with what is known
+        sized = [replace(item, value=None) for item in sized]
+        graph = func_graph_lib.FuncGraph("tfmem_sizes")
+        import_graph(graph, nodes, sized)
     fixed: dict[Value, Shape] = {}
     numbers = _numbers(graph)
     handles = {value: one.handle for value, one in taken.items() if one.handle is not None}
