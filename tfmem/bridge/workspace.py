@@ -185,7 +185,7 @@ def _norm(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
 def _norm_gradient(call: Call, inputs: list[Shape], out: Shape) -> tuple[int, ...]:
     """Such copies of both images and of the output, and the output as float32."""
     copies = (prod(out) * call.itemsize,) * 3 if _are_channels_first(call) else ()
-    return copies + (4 * prod(out),) * (call.dtype in _HALVES)
+    return (*copies, found) if (found := _as_float32(call, inputs, out)) else copies
 
 
 def _are_channels_first(call: Call) -> bool:
