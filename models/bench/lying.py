@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from tfmem.bridge.capture import Captured
-from tfmem.functions import decide, tracing
+from tfmem.functions import decide, lessons, tracing
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
 
@@ -40,6 +40,7 @@ def lied(share: float) -> Iterator[None]:
     with (
         mock.patch.object(tracing, "capture", captured),
         mock.patch.object(decide, "bytes_beside", bytes_beside),
+        mock.patch.object(lessons, "bytes_beside", bytes_beside),
     ):
         yield
 

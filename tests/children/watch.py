@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import itertools
 import os
 import signal
 import threading
@@ -126,6 +127,7 @@ def train(
     steps: int = STEPS,
     no_room: bool = False,
     lends: bool = False,
+    taken: int = 0,
 ) -> dict[str, Any]:
     """Trains with a budget, or as it is, and says everything about it.
 
@@ -139,6 +141,7 @@ def train(
       steps: how many; the facts of what was trained until an error are told.
       no_room: whether the host says that it has none.
       lends: whether a second process lends its memory.
+      taken: bytes that somebody else takes after the first step.
     """
     with contextlib.ExitStack() as stack:
         if lends:
@@ -149,6 +152,7 @@ def train(
             free, host.free_bytes = host.free_bytes, lambda _: 1000
             stack.callback(setattr, host, "free_bytes", free)
         function, call = fed(made, feed)
+        call = crowded(call, taken) if taken else call
         step = (
             function if budget is None else tfmem.optimize(function, budget=budget, **options or {})
         )
@@ -194,6 +198,20 @@ def fed(network: Network, feed: str) -> tuple[Any, Callable[[Any], Any]]:
     if feed == "iterator":
         return tf.function(lambda it: network.step(next(it))), lambda step: step(iterator)
     return tf.function(lambda: network.step(next(iterator))), lambda step: step()
+
+
+def crowded(call: Callable[[Any], Any], nbytes: int) -> Callable[[Any], Any]:
+    """Calls beside which somebody holds so many bytes, from the second one on."""
+    import tensorflow as tf
+
+    steps, held = itertools.count(), list[Any]()
+
+    def called(step: Any) -> Any:
+        if next(steps) == 1:
+            held.append(tf.zeros([nbytes // 4]))
+        return call(step)
+
+    return called
 
 
 def late(watch: bool) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.children.host import MIB
+from tests.children.watch import STEPS
 from tfmem.runtime.limited import Outcome, run_limited
 
 pytestmark = pytest.mark.memory
@@ -93,6 +94,16 @@ def test_an_original_above_the_budget_is_planned(plain: dict) -> None:
     assert "in step 1" in found["events"][0]
     assert found["noop"] == [False]
     assert found["last"] <= budget
+
+
+def test_what_others_took_meanwhile_is_planned_beside(plain: dict) -> None:
+    """Nothing is left free for what was not foreseen: all that the device has is told."""
+    taken = 16 * MIB
+    found = run(BUDGET, BUDGET, 1.0, {}, "arguments", {}, STEPS, False, False, taken)
+    assert found["error"] is None
+    assert same(found, plain)
+    (event,) = found["events"]
+    assert event.endswith("planned again: more is held beside it than when it was planned before")
 
 
 def test_without_a_lie_nothing_happens(plain: dict) -> None:

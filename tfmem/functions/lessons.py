@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tfmem.bridge.capture import Captured
 from tfmem.costs import history, profiler
 from tfmem.costs.types import held_by
-from tfmem.functions.entry import Planned
+from tfmem.errors import BudgetError, Error
+from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import Failure
+from tfmem.functions.resolve import bytes_beside
+from tfmem.graph.compact import SMALL
 from tfmem.planning.cache import PLANNER
 from tfmem.planning.candidate import FILLED_IN_ANY_ORDER, capacity
 from tfmem.planning.request import Request
@@ -117,6 +120,36 @@ def after_failure(one: Planned, failure: Failure) -> int:
     found = max(request.bytes_unforeseen + 1, math.ceil(room - most))
     found = max(found, request.bytes_unforeseen + _not_foreseen(one, failure, larger))
     return min(found, _enough_for_order(one))
+
+
+def more_is_held(entry: Entry) -> bool:
+    """Whether others hold more of a device than when an entry was planned for it.
+
+    Small buffers do not count: they lie in pieces that are kept apart, where they break up nothing.
+    """
+    asked = [one.request for one in entry.planned]
+    return any(bytes_beside(entry.captured, one) >= one.bytes_beside + SMALL for one in asked)
+
+
+def reachable(entry: Entry, learned: Mapping[str, int], error: Error) -> dict[str, int]:
+    """What the plan with the least peak leaves free; nothing if that is not more than now.
+
+    Where holes are in the way of that plan, half of what was wanted more is tried.
+
+    Args:
+      entry: as it is now.
+      learned: bytes that were to be left free on its device.
+      error: why they cannot be.
+    """
+    if len(entry.planned) > 1 or not isinstance(error, BudgetError):
+        return {}
+    request = entry.planned[0].request
+    least, most = request.bytes_unforeseen, learned[request.device]
+    if error.least_bytes is None or request.budget is None:
+        return {}
+    free = most - (error.least_bytes - request.budget)
+    free = free if free < most else (least + most) // 2
+    return {request.device: free} if free > least else {}
 
 
 def _not_foreseen(one: Planned, failure: Failure, larger: float) -> int:

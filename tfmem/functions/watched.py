@@ -28,7 +28,7 @@ import tensorflow as tf
 from tfmem.bridge.elements import Supply
 from tfmem.bridge.feeds import has_begun
 from tfmem.bridge.inputs import owner_of
-from tfmem.errors import BudgetError, Error
+from tfmem.errors import Error
 from tfmem.functions import lessons, steps
 from tfmem.functions.decide import plan_devices
 from tfmem.functions.entry import Entry, Planned
@@ -313,7 +313,12 @@ class _Step:
         return watch.why_not_anew()
 
     def _plan_for(self, learned: Mapping[str, int]) -> bool:
-        """Plans so that as much is left free, or as much as can be; False if that is no more."""
+        """Plans so that as much is left free, or as much as can be; False if that is no more.
+
+        If others hold more than when it was planned, what they hold is enough to know.
+        """
+        if lessons.more_is_held(self._entry) and self._renew(()) is None:
+            return True
         for _ in range(_TRIES):
             found = self._planned(learned)
             if not isinstance(found, Error):
@@ -321,7 +326,7 @@ class _Step:
             error = found if isinstance(found, Error) else self._renew(found)
             if error is None:
                 return True
-            learned = self._reachable(learned, error)
+            learned = lessons.reachable(self._entry, learned, error)
             if not learned:
                 break
         return False
@@ -339,21 +344,6 @@ class _Step:
             return plan_devices(entry.captured, requests, self._owner.options)[0]
         except Error as error:
             return without_frames(error)
-
-    def _reachable(self, learned: Mapping[str, int], error: Error) -> dict[str, int]:
-        """What the plan with the least peak leaves free; nothing if that is not more than now.
-
-        Where holes are in the way of that plan, half of what was wanted more is tried.
-        """
-        if len(self._entry.planned) > 1 or not isinstance(error, BudgetError):
-            return {}
-        request = self._entry.planned[0].request
-        least, most = request.bytes_unforeseen, learned[request.device]
-        if error.least_bytes is None or request.budget is None:
-            return {}
-        free = most - (error.least_bytes - request.budget)
-        free = free if free < most else (least + most) // 2
-        return {request.device: free} if free > least else {}
 
     def _renew(self, planned: tuple[Planned, ...]) -> Error | None:
         """Puts another entry, for plans or as is decided anew, in the place of the present one.
@@ -380,12 +370,13 @@ class _Step:
                 lessons.keep(self._entry.captured, one.request, learned[one.request.device])
 
     def _left_free(self) -> str:
-        return ", ".join(
+        left = ", ".join(
             f"{format_bytes(one.request.bytes_unforeseen)} are left free on {one.request.device} "
             "for what was not foreseen"
             for one in self._entry.planned
             if one.request.bytes_unforeseen
         )
+        return left or "more is held beside it than when it was planned before"
 
     # What is said.
 
