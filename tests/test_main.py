@@ -51,6 +51,12 @@ def test_a_smaller_model_is_served_without_tfmem(model: str, smaller: tuple[str,
     assert after["peak"] <= 16 * MIB < 0.6 * before["peak"]
 
 
+def test_others_may_read_it_as_they_may_what_tensorflow_writes(
+    model: str, smaller: tuple[str, Plan]
+) -> None:
+    assert Path(smaller[0]).stat().st_mode == Path(model).stat().st_mode
+
+
 def test_explain_tells_what_is_alive(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
 import numpy as np
@@ -57,3 +58,13 @@ def test_the_users_line_and_what_helps_are_said_within_two_seconds(function, mes
         step.plan(x)
     assert time.perf_counter() - start < 2
     assert tfmem.optimize(tf.function(with_its_shape), budget="1GB").plan(x).peak_bytes > 0
+
+
+def without_memory(count, x):
+    raise tf.errors.ResourceExhaustedError(None, None, f"OOM when allocating {count} bytes")
+
+
+def test_a_function_without_a_name_has_a_reason_too():
+    step = tfmem.optimize(functools.partial(without_memory, 7), budget="1GB")
+    with pytest.raises(tfmem.BudgetError, match="^function is out of memory while it is traced"):
+        step.plan(tf.ones([64]))

@@ -30,7 +30,7 @@ from tfmem.functions.layouts import RENEWALS, layouts
 from tfmem.functions.placed import Placed
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
-from tfmem.functions.tracing import captured, sharing, traced
+from tfmem.functions.tracing import captured, name_of, sharing, traced
 from tfmem.functions.watch import go_on, tell_of_numbers, watch_of
 from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
@@ -191,7 +191,7 @@ class Optimized:
     @property
     def name(self) -> str:
         """Name of the Python function."""
-        return str(getattr(self.original.python_function, "__name__", "function"))
+        return name_of(self.original)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Optimized:
         if instance is None:

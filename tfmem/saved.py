@@ -165,8 +165,9 @@ def save(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        tf.saved_model.save(saved.model, str(part), signatures=served)
-        part.rename(target)
+        whole = part / target.name  # nobody else may read what mkdtemp makes
+        tf.saved_model.save(saved.model, str(whole), signatures=served)
+        whole.rename(target)
     except (OSError, tf.errors.OpError) as error:
         raise Error(f"the SavedModel cannot be written to {path}: {error}") from error
     finally:

@@ -30,6 +30,11 @@ _TRIED = 1 / 16
 fastest of them holds, a plan has less."""
 
 
+def name_of(original: Any) -> str:
+    """Name of a tf.function's Python function; what has none, as a partial, is a "function"."""
+    return str(getattr(original.python_function, "__name__", "function"))
+
+
 def traced(
     original: Any, options: Options, requests: tuple[Request, ...], args: Any, kwargs: Any
 ) -> tuple[Any, Any]:
@@ -101,8 +106,8 @@ def _with_a_reason(original: Any) -> Iterator[None]:
         if not is_failure(error):
             raise
         raise BudgetError(
-            f"{original.python_function.__name__} is out of memory while it is traced, which makes "
-            "its variables, such as those of an optimizer, before anything can be planned: "
+            f"{name_of(original)} is out of memory while it is traced, which makes its variables, "
+            "such as those of an optimizer, before anything can be planned: "
             f"{failure_of(error).said}. Raise the limit of the device, or free what else is held "
             "there"
         ) from error
