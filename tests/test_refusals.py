@@ -66,5 +66,5 @@ def without_memory(count, x):
 
 def test_a_function_without_a_name_has_a_reason_too():
     step = tfmem.optimize(functools.partial(without_memory, 7), budget="1GB")
-    with pytest.raises(tfmem.BudgetError, match="^function is out of memory while it is traced"):
+    with pytest.raises(tfmem.BudgetError, match=r"^function is out of memory while it is traced"):
         step.plan(tf.ones([64]))
