@@ -5,6 +5,7 @@ call -> signature -> (first time: trace, capture, plan, move variables, rewrite)
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import logging
@@ -23,15 +24,15 @@ from tfmem.bridge.forks import check_no_fork
 from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
 from tfmem.functions import failures, rewrite, steps
-from tfmem.functions.decide import as_devices_are, canonical, plan_devices, settle
+from tfmem.functions.decide import canonical, decide
 from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import outlives_host, tells_bugs
 from tfmem.functions.layouts import RENEWALS, layouts
-from tfmem.functions.placed import Placed
+from tfmem.functions.placed import Placed, changed, distinct
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
 from tfmem.functions.tracing import captured, name_of, sharing, traced
-from tfmem.functions.watch import go_on, tell_of_numbers, watch_of
+from tfmem.functions.watch import Ended, ended, go_on, tell_of_numbers, watch_of
 from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
 from tfmem.plan import Plan
@@ -181,12 +182,17 @@ class Optimized:
         self.original: Any = polymorphic(function)
         self._options = options
         self._entries: dict[Hashable, Entry] = {}
+        self._ended: dict[Hashable, Ended] = {}
         self._accepted: dict[Hashable, tuple[Planned, ...]] = {}
         self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
         self._has_told = False
         self._placed = Placed(self.name, self._forget)
         functools.update_wrapper(self, self.original.python_function, updated=())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy begins without plans."""
+        return Optimized, (self.original, self._options)
 
     @property
     def name(self) -> str:
@@ -216,15 +222,13 @@ class Optimized:
         return self(*args, **kwargs)  # another thread has moved variables meanwhile
 
     def _step(self, entry: Entry, args: Any, kwargs: Any) -> Any:
-        try:
-            if entry.rewritten is not None and steps.is_recorded(entry, args, kwargs):
-                self._tell_gradient()
-                return self.original(*args, **kwargs)
-            return steps.run(self.original, entry, args, kwargs)
-        except Exception as error:
-            if self._options.watch and failures.is_failure(error):
-                raise failures.out_of_memory(entry, failures.failure_of(error)) from error
-            raise
+        with failures.explained(entry) if self._options.watch else contextlib.nullcontext():
+            if entry.rewritten is None or not steps.is_recorded(entry, args, kwargs):
+                return steps.run(self.original, entry, args, kwargs)
+            if not self._has_told:
+                self._has_told = True
+                steps.tell_of_tape(self.name)
+            return self.original(*args, **kwargs)
 
     def _again(self, entry: Entry, args: Any, kwargs: Any, planned: tuple[Planned, ...]) -> Entry:
         """Another entry in the place of one: for plans, its variables home before, or anew."""
@@ -255,7 +259,7 @@ class Optimized:
           tfmem.Error: as of `plan`, or the host has no room; nothing has moved.
         """
         self._entry(args, kwargs)
-        return len(self._distinct())
+        return len(distinct(self._known))
 
     @outlives_host
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
@@ -297,14 +301,11 @@ class Optimized:
     @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans of the input signatures that it was called with so far."""
-        return tuple(entry.plan for entry in self._distinct())
+        return tuple(entry.plan for entry in distinct(self._known))
 
     def reports(self) -> tuple[Report, ...]:
         """A report of each of the plans."""
-        return tuple(map(report_of, self._distinct()))
-
-    def _distinct(self) -> list[Entry]:
-        return list({id(entry): entry for entry in self._known.values()}.values())
+        return tuple(map(report_of, distinct(self._known)))
 
     @property
     def _known(self) -> dict[Hashable, Entry]:
@@ -322,20 +323,24 @@ class Optimized:
 
     def _entry(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
         check_no_fork()
-        entry = self._entries.get(signature_of(args, kwargs))
-        if entry is None or entry.is_stale or not entry.is_fit:
+        key = signature_of(args, kwargs)
+        entry = self._entries.get(key)
+        if entry is None or not entry.is_current:
             with self._lock:
                 if (found := self._placed.unpark()) is not None:
                     self.original, self._entries = found
-                    return self._entry(args, kwargs)
-                if entry is not None and not entry.is_stale:
+                entry = self._entries.get(key)  # another thread may have made it meanwhile
+                if entry is None or entry.is_stale:
+                    return self._shared(args, kwargs) or self._prepared(args, kwargs)
+                if not entry.is_fit:
                     return layouts.renewed(entry, self._entries, self._prepared, args, kwargs)
-                return go_on(self._shared(args, kwargs) or self._prepared(args, kwargs), entry)
         return entry
 
     def _shared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
         found = sharing(tuple(self._entries.values()), self.original, args, kwargs)
-        return found and self._entries.setdefault(signature_of(args, kwargs), found)
+        if found is not None:
+            self._entries[signature_of(args, kwargs)] = found
+        return found
 
     def _prepared(
         self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = (), tries: int = RENEWALS
@@ -348,13 +353,15 @@ class Optimized:
         if not entry.is_fit:  # what is free is not what it was when the plan was made
             return self._prepared(args, kwargs, tries=layouts.tries_left(entry, tries))
         tell_of_numbers(entry, self._entries.values())
-        self._entries[signature_of(args, kwargs)] = entry
+        key = signature_of(args, kwargs)
+        self._entries[key] = go_on(entry, self._ended.pop(key, None))
         _log.info("%s: %s", self.name, entry.plan.summary())
         return entry
 
     def _forget(self, original: Any = None) -> None:
         """Drops every trace: what was traced before variables moved would not find them."""
         self.original = original or fresh(self.original)
+        self._ended |= changed(self._entries, ended)
         self._entries.clear()
 
     def _planned(
@@ -365,11 +372,8 @@ class Optimized:
         requests = requests_of(self._options)
         found = self._capture(requests, args, kwargs)
         if not planned or planned[0].graph != canonical(found.graph):
-            if settles:
-                settle(found, requests)
-            requests = as_devices_are(found, requests, self._options, settles)
             accepted = self._accepted.pop(signature_of(args, kwargs), ())
-            planned, tracing = plan_devices(found, requests, self._options, accepted)
+            planned, tracing = decide(found, requests, self._options, accepted, settles)
         seconds = time.perf_counter() - start
         watch = watch_of(found, planned, tracing, self._options)
         return Entry(self.name, found, planned, seconds, variables.moves(), watch=watch)
@@ -387,14 +391,9 @@ class Optimized:
         graph, bodies = rewrite.rewritten_graph(entry), rewrite.rewritten_bodies(entry)
         with self._placed.restored_after_errors():
             self._placed.move(rewrite.variables_to_move(entry))
+            entry = entry.here()
             gc.collect()  # what was traced before holds variables' buffers, and errors arguments
             rewrite.pin_variables(entry)
             tenants, rewritten = layouts.move_in(entry), rebuild(entry.captured, graph, bodies)
-        seconds, moves = entry.seconds + time.perf_counter() - start, variables.moves()
-        return replace(entry, tenants=tenants, rewritten=rewritten, seconds=seconds, moves=moves)
-
-    def _tell_gradient(self) -> None:
-        if not self._has_told:
-            self._has_told = True
-            told = "is called under a GradientTape that wants its gradient: the original runs"
-            _log.warning("%s %s; optimise the function with the tape instead", self.name, told)
+        seconds = entry.seconds + time.perf_counter() - start
+        return replace(entry, tenants=tenants, rewritten=rewritten, seconds=seconds)

@@ -10,7 +10,6 @@ from typing import Any
 
 import tfmem
 from tests.children.host import MIB, raised
-from tfmem.bridge.handles import living_on
 from tfmem.graph import device_names
 from tfmem.runtime import buffers, creation, devices, host, memory, variables
 
@@ -36,12 +35,10 @@ def moving() -> dict[str, Any]:
         first = [float(old["read"]()), float(traced())]
         identity = (id(variable), variable.name, variable._unique_id)
         facts: dict[str, Any] = {"moves": [variables.moves()]}
-
-        tf.config.experimental.reset_memory_stats("CPU:0")
-        variables.move_variable(variable, device)
-        facts["peak"] = memory.memory_info("CPU:0")[1] - base
-        facts["freed"] = used() - base
+        buffers.copy_reads([variable], devices.full_name("CPU:0"))
+        facts["peak"] = added(lambda: variables.move_variable(variable, device))
         facts["moves"].append(variables.moves())
+        facts["freed"] = used() - base
         facts["device"] = variable.device == device
         facts["identity"] = identity == (id(variable), variable.name, variable._unique_id)
         facts["value"] = exact(variable)
@@ -49,10 +46,10 @@ def moving() -> dict[str, Any]:
         facts["old"] = done(old, variable)
         facts["new"] = [float(functions(variable)["read"]()), first[0]]
         facts["checkpoint"] = round_trip(variable)
-
         back = functions(variable)
         back["read"]()
-        variables.move_variable(variable, "CPU:0")
+        facts["peak_back"] = added(lambda: variables.move_variable(variable, "CPU:0"))
+        facts["read_back"] = added(variable.read_value)
         facts["back"] = [device_names.is_local(variable.device), exact(variable)]
         variables.pin([variable, variable], device)  # the host stands for a GPU
         facts["pinned"] = [device_names.is_local(variable.device), exact(variable)]
@@ -60,6 +57,14 @@ def moving() -> dict[str, Any]:
         facts["checkpoint_back"] = round_trip(variable)
         facts["host_bytes"] = host.running().memory().current_bytes
     return facts
+
+
+def added(action: Any) -> int:
+    """Most bytes in use on this process's CPU:0 in `action()`, beside those before."""
+    before = used()
+    memory.reset_peak("CPU:0")
+    action()
+    return memory.memory_info("CPU:0")[1] - before
 
 
 def functions(variable: Any) -> dict[str, Any]:
@@ -178,15 +183,16 @@ def shared() -> dict[str, Any]:
     pair[0].assign_add(tf.ones([4 * MIB]))
     updated = used()
     read = pair[1].read_value()  # shares the variable's buffer
-    plain = used() - updated
+    reads = [used() - updated]
     del read
-    buffers.copy_reads([pair[1], tf.Variable(1.0)], devices.full_name("CPU:0"))
-    again = pair[1].read_value()
-    copied = used() - updated
-    del again
+    for change in (buffers.copy_reads, buffers.unshare):
+        change([pair[1], tf.Variable(1.0)], devices.full_name("CPU:0"))
+        read = pair[1].read_value()
+        reads.append(used() - updated)
+        del read
     return {
         "bytes": [before, after, updated],
-        "read": [plain, copied],
+        "read": reads,
         "values": [bool((pair[1].numpy() == expected).all()), float(tf.reduce_sum(large))],
     }
 
@@ -331,64 +337,3 @@ def slots(layer: Any, optimizer: Any) -> list[bool]:
     plain = [getattr(variable, "_value", variable) for variable in made]
     large = [variable for variable in plain if variable.shape.num_elements() >= MIB // 4]
     return [variable.device == host.DEVICE for variable in large]
-
-
-def numbers_go_on() -> dict[str, Any]:
-    """Losses of batches, one of them smaller, with dropout: as it is, and with variables placed.
-
-    These go home and back again in between.
-    """
-    import tensorflow as tf
-
-    side = 256
-    batches = [tf.random.stateless_normal((n, side), (1, 1)) for n in (64, 64, 32, 64)]
-
-    def made() -> Any:
-        tf.random.set_seed(3)
-        shape = (side, side)
-        weights = [tf.Variable(tf.random.stateless_normal(shape, (0, i)) / 16) for i in range(8)]
-
-        @tf.function(input_signature=[tf.TensorSpec([None, side])])
-        def step(x: tf.Tensor) -> tf.Tensor:
-            with tf.GradientTape() as tape:
-                for weight in weights:
-                    x = tf.tanh(x @ weight)
-                loss = tf.reduce_mean(tf.nn.dropout(x, 0.1, seed=5) ** 2)
-            for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
-                weight.assign_sub(0.1 * gradient)
-            return loss
-
-        return step
-
-    plain = made()
-    expected = [float(plain(x)) for x in batches]
-    del plain
-    used()  # collects it
-    with tfmem.host_process() as there:
-        step = made()
-        options: dict[str, Any] = {"techniques": ("order", "place"), "host": there}
-        try:
-            tfmem.optimize(step, budget=1, **options).plan(batches[0])
-        except tfmem.BudgetError as error:
-            least = error.least_bytes or 0
-        placed = tfmem.optimize(step, budget=int(1.2 * least), **options)
-        losses, away, functions = [], [], []
-        for x in batches:
-            losses.append(float(placed(x)))
-            functions.append(placed.get_concrete_function(x))
-            away.append(len(living_on(there)))
-            placed.restore_variables()
-            away.append(len(living_on(there)))
-        counts = [len(plan.placements) for plan in placed.plans]
-    with tfmem.host_process():  # another one, for which everything is made anew
-        is_anew = placed.get_concrete_function(batches[0]) is not functions[0]
-        last = float(placed(batches[0]))
-        placed.restore_variables()
-    return {
-        "expected": expected,
-        "losses": losses,
-        "placed": counts,
-        "away": away,
-        "is_kept": all(one is functions[0] for one in functions),
-        "anew": [is_anew, last < losses[-1]],
-    }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.captures import LOCAL
-from tfmem.errors import BudgetError
+from tfmem.errors import BudgetError, HostMemoryError
 from tfmem.functions.entry import Entry, Tenant
 from tfmem.functions.layouts import RENEWALS, Layouts
 
@@ -51,3 +51,23 @@ def test_a_plan_that_others_displace_again_and_again_stays_in_the_end(
     assert layouts.renewed(kept, entries, make, (), {}) is kept is entries["one"]
     assert kept.is_fit
     assert "its next steps may run out of memory" in caplog.text
+
+
+@pytest.mark.parametrize("error", [HostMemoryError("the host is full"), KeyboardInterrupt()])
+def test_a_plan_stays_where_it_is_if_another_cannot_be_made(error: BaseException) -> None:
+    layouts = Layouts()
+    first = entry("step", layouts)
+    entries: dict[Any, Entry] = {"one": first, "same": first}
+
+    def make(*_: Any) -> Entry:
+        raise error
+
+    if isinstance(error, HostMemoryError):
+        assert layouts.renewed(first, entries, make, (), {}) is first
+        assert first.is_fit
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            layouts.renewed(first, entries, make, (), {})
+        assert not first.is_fit  # the next call plans again
+    assert entries == {"one": first, "same": first}
+    assert layouts._tenants[LOCAL] == set(first.tenants)

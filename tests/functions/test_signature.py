@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
 
+import tfmem
 from tfmem.functions.signature import signature_of
 
 
@@ -44,6 +48,37 @@ def test_what_tensors_are_made_of_counts_by_type_and_shape() -> None:
     rate, other = keras.Variable(0.1), keras.Variable(0.2)
     assert signature_of((rate,), {}) == signature_of((other,), {})
     assert signature_of((rate,), {}) != signature_of((keras.Variable([0.1]),), {})
+
+
+@dataclasses.dataclass
+class Masked:
+    """A class that tells TensorFlow which of its fields are traced."""
+
+    values: Any
+    mask: Any
+    name: str
+
+    def __tf_flatten__(self) -> tuple[Any, Any]:
+        return (self.name,), (self.values, self.mask)
+
+    @classmethod
+    def __tf_unflatten__(cls, static: Any, traced: Any) -> Masked:
+        return cls(*traced, *static)
+
+
+def test_of_classes_that_take_themselves_apart_what_is_not_traced_counts_by_value() -> None:
+    one = Masked(tf.zeros(3), tf.ones(3), "one")
+    assert signature_of((one,), {}) == signature_of(
+        (dataclasses.replace(one, mask=one.values),), {}
+    )
+    for other in (
+        dataclasses.replace(one, name="other"),
+        dataclasses.replace(one, mask=tf.ones(4)),
+        dataclasses.replace(one, mask=dataclasses.replace(one, name="inner")),
+    ):
+        assert signature_of((one,), {}) != signature_of((other,), {})
+    step = tfmem.optimize(lambda x: x.values + len(x.name), budget="100MiB", profile="static")
+    assert [float(step(dataclasses.replace(one, name=name))[0]) for name in ("a", "bcd")] == [1, 3]
 
 
 def test_texts_shapes_and_complex_numbers_count_by_value() -> None:

@@ -137,6 +137,6 @@ def _rebind(new: Mapping[int, Any]) -> None:
             graph._function_captures.reset_captures([new.get(id(t), t) for t in outer], inner)
             list(graph.captures)  # a list of them is kept, and made anew when it is asked for
     for function in instances(ConcreteFunction):
-        passed = function._captured_inputs
+        passed = getattr(function, "_captured_inputs", ())  # a copy that failed half-way has none
         if any(id(tensor) in new for tensor in passed):
             function.set_external_captures([new.get(id(t), t) for t in passed])

@@ -47,6 +47,20 @@ _SLOW = 1.0
 takes part of a second itself."""
 
 
+def decide(
+    captured: Captured,
+    requests: tuple[Request, ...],
+    options: Options,
+    accepted: Sequence[Planned],
+    settles: bool,
+) -> tuple[tuple[Planned, ...], Tracing | None]:
+    """What `plan_devices` decides for devices as they are, once variables settle if they shall."""
+    if settles:
+        settle(captured, requests)
+    requests = as_devices_are(captured, requests, options, settles)
+    return plan_devices(captured, requests, options, accepted)
+
+
 @tells_bugs
 @alone
 def settle(captured: Captured, requests: Iterable[Request]) -> None:

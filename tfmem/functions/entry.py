@@ -113,6 +113,17 @@ class Entry:
     peaks: Peaks = field(default_factory=Peaks, compare=False)
     renewals: int = 0
 
+    def here(self) -> Entry:
+        """This entry for its variables where they are now: their handles are known again."""
+        moves, found = variables.moves(), self.captured.variables.items()
+        handles = {name: weakref.ref(variable.handle) for name, variable in found}
+        return replace(self, captured=replace(self.captured, handles=handles), moves=moves)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it can run: its variables and the free memory are where it was made for."""
+        return not self.is_stale and self.is_fit
+
     @property
     def is_fit(self) -> bool:
         """Whether its plans still find the free memory that they were made for."""

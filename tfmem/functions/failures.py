@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -156,6 +156,17 @@ def _nbytes(shape: str, dtype: str) -> int:
     for size in filter(None, shape.split(",")):
         count *= int(size)
     return count
+
+
+@contextlib.contextmanager
+def explained(entry: Entry) -> Iterator[None]:
+    """A scope in which a step of an entry that is out of memory is told of by `out_of_memory`."""
+    try:
+        yield
+    except Exception as error:
+        if not is_failure(error):
+            raise
+        raise out_of_memory(entry, failure_of(error)) from error
 
 
 def out_of_memory(

@@ -17,10 +17,10 @@ from typing import Any
 
 from tfmem.bridge.feeds import Feeds
 from tfmem.costs.types import GRAIN
-from tfmem.errors import BudgetError
+from tfmem.errors import BudgetError, HostMemoryError
 from tfmem.functions.arguments import keep, lying, stand_ins
 from tfmem.functions.entry import Entry, Planned, Step, Tenant
-from tfmem.functions.watch import go_on, why_not_anew
+from tfmem.functions.watch import ended, go_on, why_not_anew
 from tfmem.planning.candidate import shrunk
 from tfmem.planning.nested import charge
 from tfmem.planning.request import Request
@@ -108,15 +108,18 @@ class Layouts:
             if why_not := why_not_anew(entry):
                 raise BudgetError(why_not)
             made = make(args, kwargs)
-        except BudgetError as error:
-            _log.warning("%s: %s (%s)", entry.name, _TOO_LITTLE, error)
+        except BaseException as error:
             entries.update(dict.fromkeys(keys, entry))
             for tenant in entry.tenants:
-                tenant.is_fit = True
                 self._tenants[tenant.device].add(tenant)
+            if not isinstance(error, (BudgetError, HostMemoryError)):
+                raise
+            _log.warning("%s: %s (%s)", entry.name, _TOO_LITTLE, error)
+            for tenant in entry.tenants:
+                tenant.is_fit = True
             return entry
         _log.info("%s: planned again, for functions planned since share the device", entry.name)
-        counted = replace(go_on(made, entry), renewals=entry.renewals + 1)
+        counted = replace(go_on(made, ended(entry)), renewals=entry.renewals + 1)
         entries.update({key: counted for key, known in entries.items() if known is made})
         return counted
 

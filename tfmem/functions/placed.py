@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tfmem.bridge.forks import check_no_fork
 from tfmem.errors import Error
@@ -19,6 +19,8 @@ _log = logging.getLogger("tfmem")
 
 Entries = dict[Hashable, Entry]
 """By the signatures that they are for."""
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Placed:
         groups = _grouped((one, one.device) for one, _ in self._before)
         self.restore()
         if kept:
-            made = _changed(kept, _without_tenants)
+            made = changed(kept, _without_tenants)
             self._parked = Parked(original, made, groups, devices, host.running())
 
     def unpark(self) -> tuple[Any, Entries] | None:
@@ -118,7 +120,7 @@ class Placed:
         if not parked.is_valid:
             self.restore()
             return None
-        return parked.original, _changed(parked.entries, _again)
+        return parked.original, changed(parked.entries, _again)
 
     def try_to_restore(self) -> None:
         """Moves all back if they have room there, and says so if not."""
@@ -149,10 +151,14 @@ def _grouped(places: Iterable[tuple[Any, str]]) -> dict[str, list[Any]]:
     return groups
 
 
-def _changed(entries: Entries, change: Callable[[Entry], Entry]) -> Entries:
-    """Entries changed once each: one may be for several signatures."""
-    made = {id(entry): entry for entry in entries.values()}
-    made = {number: change(entry) for number, entry in made.items()}
+def distinct(entries: Entries) -> list[Entry]:
+    """Each entry once: one may be for several signatures."""
+    return list({id(entry): entry for entry in entries.values()}.values())
+
+
+def changed(entries: Entries, change: Callable[[Entry], Made]) -> dict[Hashable, Made]:
+    """What is made of entries, once of each, by the signatures that they are for."""
+    made = {id(entry): change(entry) for entry in distinct(entries)}
     return {key: made[id(entry)] for key, entry in entries.items()}
 
 
@@ -164,7 +170,4 @@ def _without_tenants(entry: Entry) -> Entry:
 
 def _again(entry: Entry) -> Entry:
     """An entry whose variables are on their devices again, with new handles."""
-    found = entry.captured.variables.items()
-    now = {name: weakref.ref(variable.handle) for name, variable in found}
-    captured, tenants = replace(entry.captured, handles=now), layouts.move_in(entry)
-    return replace(entry, captured=captured, tenants=tenants, moves=variables.moves())
+    return replace(entry.here(), tenants=layouts.move_in(entry))

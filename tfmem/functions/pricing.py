@@ -153,7 +153,11 @@ def _with_room(probe: Callable[[Asked], Found], asked: Asked) -> Found | None:
 
 
 class Tracing:
-    """The steps of a user that are traced, one after the other, until enough are."""
+    """The steps of a user that are traced, one after the other, until enough are.
+
+    Attributes:
+      is_kept: whether enough were, and what was measured is kept.
+    """
 
     def __init__(self, graph: Graph, request: Request, plan: Plan) -> None:
         self._graph, self._request = graph, request
@@ -161,6 +165,7 @@ class Tracing:
         if request.host:
             self._on_host |= {node.name for node in graph.nodes if node.device == request.host}
         self._steps: list[Measured] = []
+        self.is_kept = False
         self._left = _WARM_UP + _TRACED
 
     @property
@@ -195,3 +200,4 @@ class Tracing:
         away = {name: taken for name, taken in found.host_seconds.items() if name in there}
         found = replace(found, seconds=here, host_seconds=away)
         history.keep_measured(self._graph, self._request.device, profiler.machine(), found)
+        self.is_kept = True

@@ -43,6 +43,9 @@ def _object_key(item: Any) -> Hashable:
         return "variable", handles.identity(item)  # an id may be used again
     if isinstance(item, tf.TensorShape):
         return "shape", None if item.rank is None else tuple(item)
+    if hasattr(item, "__tf_flatten__"):  # a class of which some fields are traced
+        static, traced = item.__tf_flatten__()
+        return type(item), _key(static), _key(traced)
     parts = tf.nest.flatten(item, expand_composites=True)
     if len(parts) != 1 or parts[0] is not item:
         return _spec_of(item), *map(_key, parts)

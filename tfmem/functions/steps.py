@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from tfmem.bridge import calls
 from tfmem.functions.arguments import in_their_places
 from tfmem.functions.entry import Entry
 from tfmem.runtime import host as host_module
+
+_log = logging.getLogger("tfmem")
 
 
 def run(
@@ -55,6 +58,12 @@ def inputs(original: Any, entry: Entry, args: Any, kwargs: Any) -> list[Any]:
 def is_recorded(entry: Entry, args: Any, kwargs: Any) -> bool:
     """Whether an active tape wants the gradient of a step."""
     return calls.is_recorded(args, kwargs, tuple(entry.captured.variables.values()))
+
+
+def tell_of_tape(name: str) -> None:
+    """Says why a function's steps are the original's."""
+    told = "is called under a GradientTape that wants its gradient: the original runs"
+    _log.warning("%s %s; optimise the function with the tape instead", name, told)
 
 
 def _function(original: Any, entry: Entry, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:

@@ -121,10 +121,29 @@ def why_not_anew(entry: Entry) -> str:
     return _BEGIN_AGAIN if effects_of(entry.captured).counts else ""
 
 
-def go_on(made: Entry, before: Entry | None) -> Entry:
+@dataclass(frozen=True)
+class Ended:
+    """What an entry leaves to the one that takes its place.
+
+    Attributes:
+      why_not_anew: why random kernels would not go on with their numbers there; "" if they do.
+      watch: the last that it had.
+    """
+
+    why_not_anew: str
+    watch: Watch | None
+
+
+def ended(entry: Entry) -> Ended:
+    """What an entry leaves behind; nothing of its function is kept."""
+    return Ended(why_not_anew(entry), entry.watch)
+
+
+def go_on(made: Entry, before: Ended | None) -> Entry:
     """Lets an entry go on where the one whose place it takes ended; says so if it cannot."""
-    if before is not None and (why_not := why_not_anew(before)):
-        _log.warning("%s: planned again, for variables have moved: %s", made.name, why_not)
+    if before is not None and before.why_not_anew:
+        told = "%s: planned again, for variables have moved: %s"
+        _log.warning(told, made.name, before.why_not_anew)
     elif before is not None and before.watch is not None and made.watch is not None:
         made.watch.follow(before.watch)
     return made

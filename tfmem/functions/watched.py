@@ -216,7 +216,11 @@ class _Step:
         watch.made += 1
         watch.left -= 1
         if watch.tracing is not None and watch.tracing.is_done:
-            watch.tracing, watch.due = None, "the nodes were measured"
+            if watch.tracing.is_kept:
+                watch.due = "the nodes were measured"
+            else:
+                self._tell("its nodes were not measured: another profiler runs")
+            watch.tracing = None
         if watch.is_copied and not watch.is_settled:
             self._compare()
         if watch.is_over:
@@ -264,8 +268,8 @@ class _Step:
                 self._tell(f"the plan made from sizes is kept: {error}")
         else:
             watch.replans += 1
-            if self._plan_for(learned):
-                self._tell(f"{due}; planned again: {self._left_free()}")
+            if plan := self._plan_for(learned):
+                self._tell(f"{due}; planned again: {plan}")
             else:
                 watch.is_settled = True
                 self._tell(f"{due}; no plan that takes less was found")
@@ -289,11 +293,11 @@ class _Step:
             why = f"It was planned {REPLANS} times again already"
         if not why:
             watch.replans += 1
-            if self._plan_for(learned):
+            if plan := self._plan_for(learned):
                 node = next(iter(failure.nodes), "a node")
                 self._tell(
                     f"step {watch.made + 1} was out of memory at {node}; everything was put back, "
-                    f"planned again: {self._left_free()}"
+                    f"planned again: {plan}"
                 )
                 return
             why = "No plan that takes less was found"
@@ -312,24 +316,27 @@ class _Step:
             return self._why_not or "it has random ops with a seed, and its steps are not copied"
         return watch.why_not_anew()
 
-    def _plan_for(self, learned: Mapping[str, int]) -> bool:
-        """Plans so that as much is left free, or as much as can be; False if that is no more.
+    def _plan_for(self, learned: Mapping[str, int]) -> str:
+        """Plans so that as much is left free, or as much as can be.
 
         If others hold more than when it was planned, what they hold is enough to know.
+
+        Returns:
+          What the plan is for; "" if there is none that leaves more free.
         """
         if lessons.more_is_held(self._entry) and self._renew(()) is None:
-            return True
+            return "more is held beside it than when it was planned before"
         for _ in range(_TRIES):
             found = self._planned(learned)
             if not isinstance(found, Error):
                 self._keep(learned)  # where it is planned anew, for more is held, it looks there
             error = found if isinstance(found, Error) else self._renew(found)
             if error is None:
-                return True
+                return self._left_free()
             learned = lessons.reachable(self._entry, learned, error)
             if not learned:
                 break
-        return False
+        return ""
 
     def _planned(self, learned: Mapping[str, int]) -> tuple[Planned, ...] | Error:
         """Plans that leave as much free, for what was asked before; why there are none."""
@@ -370,13 +377,12 @@ class _Step:
                 lessons.keep(self._entry.captured, one.request, learned[one.request.device])
 
     def _left_free(self) -> str:
-        left = ", ".join(
+        return ", ".join(
             f"{format_bytes(one.request.bytes_unforeseen)} are left free on {one.request.device} "
             "for what was not foreseen"
             for one in self._entry.planned
             if one.request.bytes_unforeseen
         )
-        return left or "more is held beside it than when it was planned before"
 
     # What is said.
 

@@ -257,7 +257,7 @@ TABLE: dict[str, Facts] = {
     **_updates(_UPDATES, is_sparse=False),
     **_updates(_SPARSE_UPDATES, is_sparse=True),
     **_group(_COLLECTIVE, Facts(is_stateful=True, is_collective=True)),
-    "CheckNumerics": Facts(is_stateful=True, shares=0, is_light=True),
+    **_group("CheckNumerics CheckNumericsV2", Facts(is_stateful=True, shares=0, is_light=True)),
     "StatelessRandomGetAlg": Facts(is_stateful=True),
     "ReadVariableOp": Facts(is_stateful=True, shares=0, reads=0),
     "ResourceGather": Facts(is_stateful=True, reads=0, is_sparse=True),

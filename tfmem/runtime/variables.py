@@ -194,27 +194,46 @@ def _copy(variable: Any, twin: Any, device: str) -> None:
     import tensorflow as tf
 
     is_near = _process(variable.device) == _process(device)
-    pieces = [()] if is_near else list(_pieces(variable.shape, variable.dtype.size))
-    if pieces == [()] and device_names.copies(variable.device, device):
+    pieces = [] if is_near else list(_pieces(variable.shape, variable.dtype.size))
+    if not pieces and device_names.copies(variable.device, device):
         with contextlib.suppress(tf.errors.ResourceExhaustedError):  # of pinned memory
             _carry(variable, twin)
             return
-    if pieces == [()]:
-        with tf.device(variable.device):
-            value = variable.read_value_no_copy()
+    with tf.device(variable.device):
+        value = variable.read_value_no_copy()
+    if not pieces:
         with tf.device(device):
             twin.assign(tf.identity(value), read_value=False)
         _await(twin, device)
         return
     with tf.device(device):
         twin.assign(tf.raw_ops.Empty(shape=variable.shape, dtype=variable.dtype), read_value=False)
-    for piece in pieces:
+    for outer, rows in pieces:
+        piece = (*outer, slice(rows.start, rows.stop))
         with tf.device(variable.device):
-            part = variable[piece]
+            part = value[piece]
         with tf.device(device):
-            twin[piece].assign(part)
+            _write(twin, outer, rows, part)
         del part
         _await(twin, device)
+    tf.raw_ops.DisableCopyOnRead(resource=twin.handle)
+
+
+def _write(variable: Any, outer: tuple[int, ...], rows: range, part: Any) -> None:
+    """Writes a piece of a variable, whose reads are copies then; nothing of it is read.
+
+    An assignment to `variable[piece]` reads all of it first: a copy, from the second piece on.
+    """
+    import tensorflow as tf
+
+    tf.raw_ops.ResourceStridedSliceAssign(
+        ref=variable.handle,
+        begin=[*outer, rows.start],
+        end=[*(index + 1 for index in outer), rows.stop],
+        strides=[1] * (len(outer) + 1),
+        value=part,
+        shrink_axis_mask=2 ** len(outer) - 1,
+    )
 
 
 def pin(variables: Iterable[Any], gpu: str) -> None:
@@ -253,6 +272,8 @@ def _carry(variable: Any, target: Any, over: str = "") -> None:
         with tf.device(target.device):
             tf.raw_ops.AssignVariableOp(resource=target.handle, value=value)
 
+    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
+    tf.raw_ops.DisableCopyOnRead(resource=target.handle)  # an assignment would copy
     tf.function(carry)()
     _await(target, target.device)
     _record.pinned.add(handles.identity(variable))
@@ -266,20 +287,22 @@ def _await(twin: Any, device: str) -> None:
         tf.raw_ops.VarIsInitializedOp(resource=twin.handle).numpy()
 
 
-def _pieces(shape: Any, itemsize: int) -> Iterator[tuple[int | slice, ...]]:
-    """Indices that cut an array into parts of at most `_CHUNK_BYTES`; ``()`` is the whole."""
+def _pieces(shape: Any, itemsize: int) -> Iterator[tuple[tuple[int, ...], range]]:
+    """Parts of an array of at most `_CHUNK_BYTES`, none if all of it is no larger.
+
+    Each is a range of one dimension, at indices of those before it.
+    """
     dimensions = shape.as_list() if shape.is_fully_defined() and itemsize else []
     most, axis, inner = _CHUNK_BYTES // max(1, itemsize), len(dimensions), 1
     while axis and inner * dimensions[axis - 1] <= most:
         axis -= 1
         inner *= dimensions[axis]
     if axis == 0:
-        yield ()
         return
-    rows = max(1, most // inner)
+    length, step = dimensions[axis - 1], max(1, most // inner)
     for outer in product(*map(range, dimensions[: axis - 1])):
-        for start in range(0, dimensions[axis - 1], rows):
-            yield (*outer, slice(start, min(start + rows, dimensions[axis - 1])))
+        for start in range(0, length, step):
+            yield outer, range(start, min(start + step, length))
 
 
 def _process(device: str) -> str:
