@@ -85,6 +85,21 @@ def test_steps_are_measured_once_and_the_numbers_stay(weights) -> None:
     assert make(weights, budget=most, profile="static").plan(X) == by_size.plan(X)
 
 
+def test_steps_that_cannot_be_measured_keep_their_plan(
+    weights, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    step, functions = make(weights, budget=budget(weights), profile="measured"), []
+    tf.profiler.experimental.start(str(tmp_path))  # the user's, of which there is one
+    try:
+        for _ in range(8):
+            step(X)
+            functions.append(step.get_concrete_function(X))
+    finally:
+        tf.profiler.experimental.stop(save=False)
+    assert all(function is functions[0] for function in functions)
+    assert caplog.text.count("profiler is in use") == 1
+
+
 @pytest.mark.parametrize("watch", [True, False])
 def test_random_ops_with_a_seed_go_on_with_their_numbers_in_the_measured_plan(
     weights, watch: bool

@@ -216,10 +216,7 @@ class _Step:
         watch.made += 1
         watch.left -= 1
         if watch.tracing is not None and watch.tracing.is_done:
-            if watch.tracing.is_kept:
-                watch.due = "the nodes were measured"
-            else:
-                self._tell("its nodes were not measured: another profiler runs")
+            watch.due = "the nodes were measured" if watch.tracing.is_kept else watch.due
             watch.tracing = None
         if watch.is_copied and not watch.is_settled:
             self._compare()
