@@ -34,6 +34,7 @@ def go_on() -> dict[str, Any]:
         for x in batches:
             losses.append(float(placed(x)))
             functions.append(placed.get_concrete_function(x))
+            variables.move_variable(tf.Variable(0.0), there)  # of somebody else, who drops it
             away.append(len(living_on(there)))
             placed.restore_variables()
             away.append(len(living_on(there)))
