@@ -18,6 +18,7 @@ import tfmem
 from models.bench.table import table
 from tfmem.costs.types import GRAIN
 from tfmem.functions import rewrite
+from tfmem.functions.placed import distinct
 from tfmem.planning.nested import charge
 from tfmem.runtime import devices, heap, memory
 from tfmem.simulation.simulate import asked
@@ -149,7 +150,7 @@ def audit(function: Any, batches: Iterator[Sequence[Any]], budget: int | None) -
 
 
 def _audit(step: tfmem.Optimized, events: Sequence[heap.HeapEvent], measured: int) -> Audit:
-    entry = step._distinct()[-1]
+    entry = distinct(step._known)[-1]
     one = entry.planned[0]
     charged = charge(one.graph, one.costs, entry.captured.bodies, one.plan.bodies, one.plan.device)
     ops = {node.name: node.op for node in rewrite.rewritten_graph(entry).nodes}
