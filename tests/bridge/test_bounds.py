@@ -88,3 +88,55 @@ def test_a_branch_that_could_not_run_is_none_if_grappler_knows_that_it_does_not(
 
     step = tf.function(lambda n: tf.while_loop(lambda i, _: i < n, turn, (0, 0))[1])
     assert int(tfmem.optimize(step, budget="1GiB")(tf.constant(3))) == 24
+
+
+def test_parts_and_choices_are_no_larger_than_what_they_are_made_from():
+    def step(x, parts, scores):
+        few, many = tf.dynamic_partition(x, parts, 2)
+        places = tf.dynamic_partition(tf.range(7), parts, 2)
+        whole = tf.dynamic_stitch(places, [tf.square(few), tf.exp(many)])
+        best = tf.image.non_max_suppression(x[:, :4], scores, 5)
+        others = tf.raw_ops.ListDiff(x=tf.range(7), y=best).out
+        return tf.tanh(whole), tf.gather(x, best), tf.abs(others)
+
+    arguments = tf.ones([7, 8]), tf.constant([0, 1, 1, 0, 1, 0, 0]), tf.range(7.0)
+    captured = captured_from(tf.function(step), *arguments)
+    assert only(captured, "Square").nbytes == only(captured, "Exp").nbytes == (7 * 8 * 4,)
+    assert only(captured, "Tanh").nbytes == (7 * 8 * 4,)
+    assert only(captured, "Abs").nbytes == (7 * 4,)
+    assert [7 * 8 * 4] in [list(n.nbytes) for n in captured.graph.nodes if n.op == "GatherV2"]
+
+
+def test_gradients_of_parts_are_put_together_in_the_place_of_what_was_taken_apart():
+    def step(x, parts):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            few, many = tf.dynamic_partition(x, parts, 2)
+            loss = tf.reduce_sum(tf.square(few)) + tf.reduce_sum(tf.exp(many))
+        return tape.gradient(loss, x)
+
+    captured = captured_from(tf.function(step), tf.ones([7, 8]), tf.constant([0, 1, 1, 0, 1, 0, 0]))
+    (whole,) = [n for n in captured.graph.nodes if n.op.endswith("DynamicStitch")]
+    assert whole.nbytes == (7 * 8 * 4,)
+
+
+def test_what_is_stitched_by_numbers_from_elsewhere_has_no_bound():
+    def step(x, places):
+        return tf.dynamic_stitch(tf.dynamic_partition(places, places % 2, 2), tf.split(x, 2))
+
+    with pytest.raises(tfmem.UnsupportedFunctionError, match="DynamicStitch"):
+        captured_from(tf.function(step), tf.ones([6, 8]), tf.range(6))
+
+
+@pytest.mark.parametrize("rows", [7, None])
+def test_what_fills_up_to_a_fixed_size_is_a_copy_where_data_decide(rows: int | None):
+    """It would be a view if as many were chosen as there can be, and that is what counts."""
+
+    def step(x):
+        chosen = x if rows else tf.boolean_mask(x, x[:, 0] > 0.0)
+        missing = 7 - (rows or tf.shape(chosen)[0])
+        return tf.exp(tf.pad(tf.square(chosen), [[0, missing], [0, 0]])) + tf.reduce_sum(chosen)
+
+    captured = captured_from(tf.function(step), tf.ones([7, 16]))
+    pads = [node for node in captured.graph.nodes if node.op == "Pad"]
+    assert [node.shares for node in pads] == ([] if rows else [None])

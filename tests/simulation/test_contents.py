@@ -304,3 +304,25 @@ def test_a_constant_that_a_loop_pushes_counts_once() -> None:
     exact = simulate(found.graph, costs, Plan()).peak_bytes
     assert exact < 8192 + 4 * 4096 + 12 * GRAIN
     assert exact <= allocate(found.graph, costs, Plan()).worst_bytes <= exact + 8 * KIB
+
+
+UNROLLED = """
+    x = _Arg() [4096]
+    zero = Const() [4]
+    one = Const() [4]
+    none = TensorListReserve(zero:0, one:0) [64]
+    y = MatMul(x:0) [4096]
+    first = TensorListSetItem(none:0, zero:0, y:0) [64]
+    z = MatMul(y:0) [4096]
+    both = TensorListSetItem(first:0, one:0, z:0) [64]
+    last = MatMul(z:0) [8]
+    all = TensorListStack(both:0, zero:0) [8192]
+    return last:0, all:0"""
+
+
+def test_a_list_that_no_loop_fills_refers_to_what_was_set_in_it() -> None:
+    found = studied(Body(parse(UNROLLED), numbers={"zero": 0, "one": 1}), GRAIN)
+    simulation = simulate(found.graph, priced(found), Plan())
+    timeline = dict(zip(simulation.order, simulation.timeline.tolist(), strict=True))
+    assert timeline["last"] == pytest.approx(3 * 4096, abs=8 * GRAIN)  # x, y and z
+    assert timeline["all"] == pytest.approx(3 * 4096 + 8192, abs=8 * GRAIN)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 # Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.framework import func_graph as func_graph_lib
+from tensorflow.python.framework import tensor_util
 
 from tfmem.bridge import shapes
 from tfmem.bridge.graphdefs import (
@@ -28,6 +29,7 @@ from tfmem.bridge.inference import (
     MAX_CONSTANT,
     STACKING_OPS,
     argument,
+    constant,
     full,
     import_sized,
     numbers_of,
@@ -41,6 +43,8 @@ from tfmem.graph.ir import Value
 
 CHOOSING_OPS = (*BRANCHES, "PartitionedCall", "StatefulPartitionedCall")
 """Ops that run one function of theirs, once."""
+
+_STITCHING = ("DynamicStitch", "ParallelDynamicStitch")
 
 Standing = Mapping[Value, tf.Tensor]
 """Tensors of the largest shapes, or of the values that follow from these, in the place of values
@@ -91,6 +95,8 @@ class _Maker:
             return made
         if op.type in STACKING_OPS:
             found = stacked(op, self._given_as)
+        elif op.type in _STITCHING:
+            found = [self._stitched(op)]
         else:
             inputs = [full(self._given_as(tensor).shape) for tensor in op.inputs]
             found = [shapes.most_elements(op.type, inputs, i) for i in range(len(made))]
@@ -98,6 +104,17 @@ class _Maker:
             _of_shape(like, shape) if tensor is None else tensor
             for like, shape, tensor in zip(op.outputs, found, made, strict=True)
         ]
+
+    def _stitched(self, op: tf.Operation) -> Shape | None:
+        """The shape of what is put together again of the parts of one partition."""
+        count = len(op.inputs) // 2
+        whole = {value_of(place.op.inputs[0]): place for place in op.inputs[:count]}
+        first, rows = op.inputs[0], full(self._given_as(op.inputs[count]).shape)
+        is_partition = all(place.op.type == "DynamicPartition" for place in op.inputs[:count])
+        if not is_partition or len(whole) > 1 or rows is None:
+            return None
+        counted = _counted(first.op.inputs[0])
+        return None if counted is None else (counted, *rows[len(first.shape) :])
 
     def _again(self, op: tf.Operation) -> Sequence[tf.Tensor | None]:
         """The outputs of the same op that reads what stands for its inputs."""
@@ -164,6 +181,20 @@ class _Maker:
                 tensor = graph.get_tensor_by_name(str(value))
             found.append((fixed.get(value, full(tensor.shape)), whole_numbers(tensor)))
         return found
+
+
+def _counted(tensor: tf.Tensor) -> int | None:
+    """How many numbers a tensor has, if they are 0, 1, 2 and so on."""
+    while tensor.op.type in ("Reshape", "Identity"):
+        tensor = tensor.op.inputs[0]
+    count = tensor.shape.num_elements()
+    if tensor.op.type == "Range":
+        begin, _, step = map(constant, tensor.op.inputs)
+        is_counted = (begin, step) == ((0,), (1,))
+    else:
+        found = tensor_util.constant_value(tensor)
+        is_counted = found is not None and np.array_equal(found.ravel(), np.arange(count))
+    return count if is_counted else None
 
 
 def _is_open(tensor: tf.Tensor) -> bool:

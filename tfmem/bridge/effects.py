@@ -121,7 +121,7 @@ def effects_of(captured: Captured) -> Effects:
     lasting += [use for use in (*main, *within) if not _can_be_undone(use)]
     variables = {item.name for item in captured.inputs if is_variable(item)}
     return Effects(
-        written=tuple(sorted(_written(variables, main, library))),
+        written=tuple(sorted(_written(variables, main, library, {}))),
         elements=elements,
         counts=bool(random or hidden),
         is_counted=not hidden and not any(use.name in bounded for use in random),
@@ -170,18 +170,32 @@ def _can_be_undone(use: _Use) -> bool:
 
 
 def _written(
-    variables: set[str], uses: Iterable[_Use], library: Mapping[str, FunctionDef]
+    variables: set[str],
+    uses: Iterable[_Use],
+    library: Mapping[str, FunctionDef],
+    known: dict[str, set[str]],
 ) -> set[str]:
-    """Those of some variables, by the names of their nodes, that nodes do more to than read."""
+    """Those of some variables, by the names of their nodes, that nodes do more to than read.
+
+    Args:
+      variables: the names.
+      uses: the nodes.
+      library: the functions that they run, by name.
+      known: arguments that functions may write; what is found out is added.
+    """
     found: set[str] = set()
     for use in uses:
         for position, source in enumerate(use.inputs):
-            if source in variables and source not in found and _may_write(use, position, library):
+            if source not in variables or source in found:
+                continue
+            if _may_write(use, position, library, known):
                 found.add(source)
     return found
 
 
-def _may_write(use: _Use, position: int, library: Mapping[str, FunctionDef]) -> bool:
+def _may_write(
+    use: _Use, position: int, library: Mapping[str, FunctionDef], known: dict[str, set[str]]
+) -> bool:
     """Whether a node may update the variable that is one of its inputs."""
     if use.op not in BODIES:
         return facts_of(use.op).reads != position and use.op != "VarIsInitializedOp"
@@ -191,7 +205,9 @@ def _may_write(use: _Use, position: int, library: Mapping[str, FunctionDef]) -> 
         if name not in library:
             return True
         arguments = [argument.name for argument in library[name].signature.input_arg]
-        if _written({arguments[position]}, _uses_of(library[name]), library):
+        if name not in known:
+            known[name] = _written(set(arguments), _uses_of(library[name]), library, known)
+        if arguments[position] in known[name]:
             return True
     return False
 

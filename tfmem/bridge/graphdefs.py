@@ -77,8 +77,8 @@ def in_program_order(graph_def: GraphDef, names: Iterable[str]) -> list[NodeDef]
             after[source].append(name)
 
     rank = {name: i for i, name in enumerate(names)}
-    reverse = [n.name for n in graph_def.node if n.name not in rank]
-    while reverse:  # a made node's rank is known once those of its readers are
+    reverse = [n.name for n in reversed(graph_def.node) if n.name not in rank]
+    while reverse:  # a made node's rank is known once those of its readers are, which come behind
         waiting = []
         for name in reverse:
             ranks = [rank[reader] for reader in after[name] if reader in rank]

@@ -233,6 +233,7 @@ class Reader:
         tensors = list(map(self._late, op.inputs))
         constants = {} if has_flops else {i: c for i, t in enumerate(tensors) if (c := constant(t))}
         dtype = op.outputs[0].dtype
+        first, *others, made = (value_of(t) in self._standing for t in (*op.inputs, op.outputs[0]))
         call = shapes.Call(
             node_def.op,
             [full(t.shape) for t in tensors],
@@ -242,6 +243,7 @@ class Reader:
             constants,
             dtype.name,
             tuple("" if t.value_index else t.op.type for t in op.inputs),
+            first == made and not any(others),
         )
         if count := shapes.flops(call):
             self.flops[node_def.name] = count

@@ -28,6 +28,8 @@ class Call:
       constants: value of each small input that is a constant of integers, flattened.
       dtype: TensorFlow's name of the type of the first output.
       makers: op type of the maker of each input that is a first output, empty for the others.
+      is_exact: whether shapes are those of each step; otherwise some are the largest there can be,
+        and what is as large then need not be in others.
     """
 
     op: str
@@ -38,6 +40,7 @@ class Call:
     constants: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     dtype: str = "float32"
     makers: Sequence[str] = ()
+    is_exact: bool = True
 
 
 def flops(call: Call) -> float:
@@ -96,6 +99,7 @@ def opaque_nbytes(
     return 4 * (prod(shape) if shape[-1] % together else -(-prod(shape) // 8))
 
 
+_SELECTING = ("ListDiff", *(f"NonMaxSuppressionV{version}" for version in (2, 3, 4, 5)))
 _UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
 _REDUCING = ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")
 
@@ -107,6 +111,10 @@ def most_elements(op: str, inputs: Sequence[Shape | None], index: int) -> Shape 
     count = prod(inputs[0])
     if op == "Where":
         return (count, len(inputs[0]))
+    if op == "DynamicPartition":
+        return None if inputs[1] is None else (prod(inputs[1]), *inputs[0][len(inputs[1]) :])
+    if op in _SELECTING:
+        return inputs[0][:1]
     if op in _REDUCING:
         return inputs[0]  # over axes that are not known
     if op == "BroadcastGradientArgs":
@@ -238,11 +246,11 @@ def _is_aligned_run(call: Call, shape: Shape, start: int, stop: int) -> bool:
 
 
 def _same_size(call: Call, shape: Shape, outs: list[Shape]) -> bool:
-    return len(outs) == 1 and outs[0] == shape
+    return call.is_exact and len(outs) == 1 and outs[0] == shape
 
 
 def _same_count(call: Call, shape: Shape, outs: list[Shape]) -> bool:
-    return len(outs) == 1 and prod(outs[0]) == prod(shape)
+    return call.is_exact and len(outs) == 1 and prod(outs[0]) == prod(shape)
 
 
 def _single(call: Call, shape: Shape, outs: list[Shape]) -> bool:
@@ -271,7 +279,7 @@ def _band_part(call: Call, shape: Shape, outs: list[Shape]) -> bool:
 
 
 def _slice(call: Call, shape: Shape, outs: list[Shape]) -> bool:
-    if outs[0] == shape:
+    if call.is_exact and outs[0] == shape:
         return True
     begin = call.constants.get(1)
     if begin is None or len(outs[0]) != len(shape) or outs[0][1:] != shape[1:]:
@@ -283,7 +291,7 @@ def _strided_slice(call: Call, shape: Shape, outs: list[Shape]) -> bool:
     begin, strides = call.constants.get(1), call.constants.get(3)
     if strides is None or any(stride != 1 for stride in strides):
         return False
-    if prod(outs[0]) == prod(shape):
+    if call.is_exact and prod(outs[0]) == prod(shape):
         return True
     kinds = ("ellipsis", "new_axis", "shrink_axis", "begin")
     ellipsis, new_axis, shrunk, unset = (int(str(call.attrs.get(f"{k}_mask") or 0)) for k in kinds)

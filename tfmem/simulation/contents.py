@@ -24,6 +24,7 @@ from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph.bodies import Argument, Bodies, Body, Items, Leaf
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
+from tfmem.simulation import lists
 from tfmem.simulation.code import code_of
 from tfmem.simulation.holdings import Holdings, Tensor
 from tfmem.simulation.machine import Machine, Path
@@ -44,7 +45,7 @@ def studied(top: Body, granularity: int) -> Body:
     Raises:
       UnsupportedFunctionError: a loop keeps memory in each turn, and nothing bounds how many.
     """
-    if not top.bodies:
+    if not top.bodies and not any(node.op in lists.OPS for node in top.graph.nodes):
         return top
     runs = [_run(top, granularity, choice) for choice in range(_most_branches(top.bodies))]
     runs.sort(key=lambda run: run[0], reverse=True)
