@@ -120,9 +120,11 @@ def test_gradients_of_parts_are_put_together_in_the_place_of_what_was_taken_apar
     assert whole.nbytes == (7 * 8 * 4,)
 
 
-def test_what_is_stitched_by_numbers_from_elsewhere_has_no_bound():
+@pytest.mark.parametrize("is_in_parts", [True, False])
+def test_what_is_stitched_by_numbers_from_elsewhere_has_no_bound(is_in_parts: bool):
     def step(x, places):
-        return tf.dynamic_stitch(tf.dynamic_partition(places, places % 2, 2), tf.split(x, 2))
+        parts = tf.dynamic_partition(places, places % 2, 2) if is_in_parts else [places, places]
+        return tf.dynamic_stitch(parts, [x, x])
 
     with pytest.raises(tfmem.UnsupportedFunctionError, match="DynamicStitch"):
         captured_from(tf.function(step), tf.ones([6, 8]), tf.range(6))

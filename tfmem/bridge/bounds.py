@@ -108,13 +108,12 @@ class _Maker:
     def _stitched(self, op: tf.Operation) -> Shape | None:
         """The shape of what is put together again of the parts of one partition."""
         count = len(op.inputs) // 2
-        whole = {value_of(place.op.inputs[0]): place for place in op.inputs[:count]}
-        first, rows = op.inputs[0], full(self._given_as(op.inputs[count]).shape)
-        is_partition = all(place.op.type == "DynamicPartition" for place in op.inputs[:count])
-        if not is_partition or len(whole) > 1 or rows is None:
+        places, rows = op.inputs[:count], full(self._given_as(op.inputs[count]).shape)
+        if rows is None or any(place.op.type != "DynamicPartition" for place in places):
             return None
-        counted = _counted(first.op.inputs[0])
-        return None if counted is None else (counted, *rows[len(first.shape) :])
+        wholes = {value_of(place.op.inputs[0]): place.op.inputs[0] for place in places}
+        counted = _counted(next(iter(wholes.values()))) if len(wholes) == 1 else None
+        return None if counted is None else (counted, *rows[len(places[0].shape) :])
 
     def _again(self, op: tf.Operation) -> Sequence[tf.Tensor | None]:
         """The outputs of the same op that reads what stands for its inputs."""
