@@ -329,7 +329,7 @@ class _Step:
                 self._keep(learned)  # where it is planned anew, for more is held, it looks there
             error = found if isinstance(found, Error) else self._renew(found)
             if error is None:
-                return self._left_free()
+                return self._left_free() or "nothing is left free for what was not foreseen"
             learned = lessons.reachable(self._entry, learned, error)
             if not learned:
                 break
