@@ -68,6 +68,7 @@ CASES: dict[str, Case] = {
     "EnsureShape": Case([REAL], {"shape": [ROWS, COLUMNS]}),
     "PlaceholderWithDefault": Case([REAL], {"shape": None}),
     "CheckNumerics": Case([REAL], {"message": ""}),
+    "CheckNumericsV2": Case([REAL], {"message": ""}),
     "BiasAdd": Case([REAL, REAL[0]]),
     "CollectiveReduce": Case([REAL], {**_SUM, **_OF_ONE}),
     "CollectiveReduceV2": Case(

@@ -100,11 +100,11 @@ def test_steps_that_cannot_be_measured_keep_their_plan(
     assert caplog.text.count("profiler is in use") == 1
 
 
-@pytest.mark.parametrize("watch", [True, False])
+@pytest.mark.parametrize(("watch", "share"), [(True, 0.9), (False, 0.9), (True, 2.0)])
 def test_random_ops_with_a_seed_go_on_with_their_numbers_in_the_measured_plan(
-    weights, watch: bool
+    weights, watch: bool, share: float
 ) -> None:
-    """The new function has new kernels, which count from the beginning."""
+    """A new function has new kernels, which count from the beginning; the original has its own."""
 
     def step(x):
         weights[0].assign_add(0.1 * tf.random.normal(weights[0].shape, seed=3))
@@ -119,7 +119,7 @@ def test_random_ops_with_a_seed_go_on_with_their_numbers_in_the_measured_plan(
     end = [weight.numpy() for weight in weights]
     for weight, value in zip(weights, start, strict=True):
         weight.assign(value)
-    most = int(0.9 * tfmem.optimize(step, profile="static").plan(X).baseline_peak_bytes)
+    most = int(share * tfmem.optimize(step, profile="static").plan(X).baseline_peak_bytes)
     measured = tfmem.optimize(step, budget=most, profile="measured", watch=watch)
     np.testing.assert_array_equal([float(measured(X)) for _ in range(7)], expected)
     assert files("profiles")

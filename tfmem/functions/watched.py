@@ -355,14 +355,18 @@ class _Step:
         Returns:
           Why there is no plan that has room; the entry is the same then.
         """
-        layouts.move_out(self._entry.tenants)
+        original, before = self._owner.original(), self._entry
+        layouts.move_out(before.tenants)
         try:
-            made = self._owner.renew(self._entry, self._args, self._kwargs, planned)
+            made = self._owner.renew(before, self._args, self._kwargs, planned)
         except Error as error:
-            self._put(replace(self._entry, tenants=layouts.move_in(self._entry)))
+            self._put(replace(before, tenants=layouts.move_in(before)))
             return without_frames(error)
         watch = self._watch if made.watch is None else made.watch
         watch.follow(self._watch)
+        is_rewritten = bool(before.rewritten or made.rewritten)
+        if not is_rewritten and self._owner.original() is original:
+            watch.behind = 0  # the steps before were its own
         self._watch = watch
         self._put(replace(made, events=self._entry.events), made)
         gc.collect()  # a function that is gone still holds its constants on the device
