@@ -162,9 +162,10 @@ class MemoryBudget(Hooks):
         model, options = self.model, dict(self._options)
         if options.get("device") is None:
             options["device"] = replica_devices(model)
-        if options.get("techniques") is None and "train" in self._undo:
+        if "train" in self._undo:
             # What this placed would go home after each evaluation, and training be planned anew.
-            options["techniques"] = [name for name in TECHNIQUES if name != "place"]
+            asked = options.get("techniques") or TECHNIQUES
+            options["techniques"] = [name for name in asked if name != "place"]
         return _Steps(
             self._occasion(kind),
             one_step(library(model), model, kind),

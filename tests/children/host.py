@@ -12,6 +12,7 @@ import time
 from typing import Any
 from unittest import mock
 
+import tfmem
 from tfmem.errors import Error
 from tfmem.runtime import host, host_child
 
@@ -328,3 +329,34 @@ def unrelated() -> str | None:
     except tf.errors.InvalidArgumentError as error:
         return type(error).__name__
     return None
+
+
+def steps_after_its_block() -> dict[str, Any]:
+    """Steps planned for a host process once it is gone, and with another one; with the default."""
+    import tensorflow as tf
+
+    weight = tf.Variable(tf.random.stateless_normal([256, 256], [1, 2]) / 16)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            y = x
+            for _ in range(10):
+                y = tf.tanh(y @ weight)
+            loss = tf.reduce_mean(y**2)
+        weight.assign_sub(0.0 * tape.gradient(loss, weight))
+        return loss
+
+    x = tf.random.stateless_normal([1024, 256], [3, 4])
+    budget = int(0.7 * tfmem.optimize(step).plan(x).baseline_peak_bytes)
+    techniques = ("order", "swap", "recompute")
+    facts: dict[str, Any] = {}
+    with host.host_process() as device:
+        named = tfmem.optimize(step, budget=budget, host=device, techniques=("order", "swap"))
+        usual = tfmem.optimize(step, budget=budget, techniques=techniques)
+        facts["losses"] = [float(one(x)) for one in (named, usual, usual)]
+        facts["evicted"] = [len(one.plans[0].evictions) for one in (named, usual)]
+    facts["named"] = raised(lambda: named(x))
+    facts["losses"].append(float(usual(x)))
+    with host.host_process():
+        facts["losses"] += [float(one(x)) for one in (named, usual)]
+    return facts

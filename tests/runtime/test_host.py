@@ -212,3 +212,12 @@ def test_what_a_container_has_left_is_what_is_free(tmp_path, monkeypatch):
 
 def test_other_errors_pass_the_guard():
     assert run("unrelated").result == "InvalidArgumentError"
+
+
+def test_what_was_planned_for_one_that_is_gone_is_planned_anew():
+    outcome = run("steps_after_its_block")
+    assert outcome.status == "ok", outcome.error + outcome.output
+    facts = outcome.result
+    assert facts["evicted"][0] > 0
+    assert len(set(facts["losses"])) == 1
+    assert "Error: there is no device '/job:tfmem_host" in facts["named"]

@@ -14,8 +14,10 @@ def instances(kind: type[_Kind]) -> list[_Kind]:
 
     Each refers to its class, and is found by that. `gc.get_objects` would hold all objects of the
     process meanwhile, also tuples that other threads are making: their `tuple(...)` raises a
-    SystemError then (seen with CPython 3.11).
+    SystemError then (seen with CPython 3.11). What `gc.freeze` has hidden is unfrozen for it.
     """
+    if gc.get_freeze_count():
+        gc.unfreeze()
     found = gc.get_referrers(*_with_subclasses(kind))
     return [one for one in found if issubclass(type(one), kind)]
 

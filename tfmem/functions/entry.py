@@ -17,7 +17,8 @@ from tfmem.functions.peaks import Peaks
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.request import Decision, Request
-from tfmem.runtime import variables
+from tfmem.runtime import host, variables
+from tfmem.runtime.host_child import DEVICE
 from tfmem.simulation.replay import Replay
 
 if TYPE_CHECKING:
@@ -140,9 +141,17 @@ class Entry:
         captured = self.captured.variables
         return tuple(captured[n] for n in effects_of(self.captured).written if n in captured)
 
+    @cached_property
+    def needs_host(self) -> bool:
+        """Whether a plan makes use of the host process."""
+        plans = (one.plan for one in self.planned)
+        return any(p.host == DEVICE and (p.evictions or p.placements) for p in plans)
+
     @property
     def is_stale(self) -> bool:
-        """Whether a variable that this was made for has moved since."""
+        """Whether a variable that this was made for has moved since, or its host has gone."""
+        if self.needs_host and not host.is_connected():
+            return True
         return self.moves != variables.moves() and self.captured.has_moved()
 
     @property

@@ -71,6 +71,11 @@ def running() -> HostProcess | None:
     return process if process is not None and process.is_alive else None
 
 
+def is_connected() -> bool:
+    """Whether the block of a host process has not ended, whatever became of the process."""
+    return _connected.process is not None
+
+
 @contextlib.contextmanager
 def host_process(
     *,
@@ -297,9 +302,9 @@ def _stop(process: HostProcess) -> None:
     """Takes its device away and ends it; variables that live there are left without a value."""
     if process is not _connected.process:
         return
-    from tfmem.bridge import handles  # which loads TensorFlow
+    from tfmem.runtime import variables  # which needs this module
 
-    handles.abandon(handles.living_on(process.device))
+    variables.abandon(process.device)
     _connected.process = None
     atexit.unregister(process.stop)
     try:

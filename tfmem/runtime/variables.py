@@ -142,6 +142,16 @@ class Recovered:
     lost: tuple[str, ...]
 
 
+def abandon(device: str) -> None:
+    """Leaves the variables of a device, by its full name, without a value: it is about to go."""
+    _abandon(handles.living_on(device))
+
+
+def _abandon(lost: Sequence[Any]) -> None:
+    handles.abandon(lost)
+    _record.moves += len(lost)
+
+
 def recover() -> Recovered | None:
     """Starts a host process that has ended anew, with the variables that it kept copies of.
 
@@ -168,7 +178,7 @@ def _recovered() -> Recovered | None:
     known = set(map(handles.identity, copied))
     there = handles.living_on(process.device)
     lost = [one for one in there if handles.identity(one) not in known]
-    handles.abandon(lost)
+    _abandon(lost)
     host_module.restart(process)
     with tf.device(process.device):
         twins = [handles.without_value(variable) for variable in copied]
