@@ -222,7 +222,8 @@ class Optimized:
         return self(*args, **kwargs)  # another thread has moved variables meanwhile
 
     def _step(self, entry: Entry, args: Any, kwargs: Any) -> Any:
-        with failures.explained(entry) if self._options.watch else contextlib.nullcontext():
+        told = functools.partial(failures.out_of_memory, entry)
+        with failures.explained(told) if self._options.watch else contextlib.nullcontext():
             if entry.rewritten is None or not steps.is_recorded(entry, args, kwargs):
                 return steps.run(self.original, entry, args, kwargs)
             if not self._has_told:

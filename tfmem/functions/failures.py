@@ -159,14 +159,14 @@ def _nbytes(shape: str, dtype: str) -> int:
 
 
 @contextlib.contextmanager
-def explained(entry: Entry) -> Iterator[None]:
-    """A scope in which a step of an entry that is out of memory is told of by `out_of_memory`."""
+def explained(told: Callable[[Failure], Error]) -> Iterator[None]:
+    """A scope in which an error for lack of memory becomes the one that tells of it."""
     try:
         yield
     except Exception as error:
         if not is_failure(error):
             raise
-        raise out_of_memory(entry, failure_of(error)) from error
+        raise told(failure_of(error)) from error
 
 
 def out_of_memory(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tfmem.bridge.asked import Answer, Question
@@ -17,7 +17,7 @@ from tfmem.errors import BudgetError
 from tfmem.functions.arguments import with_passed
 from tfmem.functions.contents import with_contents
 from tfmem.functions.entry import Entry
-from tfmem.functions.failures import failure_of, is_failure, tells_bugs
+from tfmem.functions.failures import Failure, explained, tells_bugs
 from tfmem.functions.resolve import have_room
 from tfmem.options import Options
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
@@ -58,7 +58,8 @@ def traced(
     def may_place(nbytes: int) -> bool:
         return strategy.may_place(nbytes) and creation.has_room(nbytes, host)
 
-    with creation.created_on(host, may_place) as created, _with_a_reason(original), uncopied():
+    reason = explained(partial(_without_memory, original))
+    with creation.created_on(host, may_place) as created, reason, uncopied():
         concrete = original.get_concrete_function(*args, **kwargs)
     if created and options.strategy is None and have_room(created, concrete, first):
         variables.move_variables(created, first.device)
@@ -97,17 +98,10 @@ def sharing(known: Sequence[Entry], original: Any, args: Any, kwargs: Any) -> En
     return next((entry for entry in known if entry.captured.holds_for(concrete, flat)), None)
 
 
-@contextmanager
-def _with_a_reason(original: Any) -> Iterator[None]:
+def _without_memory(original: Any, failure: Failure) -> BudgetError:
     """Says what it means that a function is out of memory while it is traced."""
-    try:
-        yield
-    except Exception as error:
-        if not is_failure(error):
-            raise
-        raise BudgetError(
-            f"{name_of(original)} is out of memory while it is traced, which makes its variables, "
-            "such as those of an optimizer, before anything can be planned: "
-            f"{failure_of(error).said}. Raise the limit of the device, or free what else is held "
-            "there"
-        ) from error
+    return BudgetError(
+        f"{name_of(original)} is out of memory while it is traced, which makes its variables, "
+        "such as those of an optimizer, before anything can be planned: "
+        f"{failure.said}. Raise the limit of the device, or free what else is held there"
+    )

@@ -302,9 +302,10 @@ def _stop(process: HostProcess) -> None:
     """Takes its device away and ends it; variables that live there are left without a value."""
     if process is not _connected.process:
         return
+    from tfmem.bridge import handles  # which loads TensorFlow
     from tfmem.runtime import variables  # which needs this module
 
-    variables.abandon(process.device)
+    variables.abandon(handles.living_on(process.device))
     _connected.process = None
     atexit.unregister(process.stop)
     try:

@@ -142,12 +142,8 @@ class Recovered:
     lost: tuple[str, ...]
 
 
-def abandon(device: str) -> None:
-    """Leaves the variables of a device, by its full name, without a value: it is about to go."""
-    _abandon(handles.living_on(device))
-
-
-def _abandon(lost: Sequence[Any]) -> None:
+def abandon(lost: Sequence[Any]) -> None:
+    """Leaves variables without a value, for their device is about to go: they have moved."""
     handles.abandon(lost)
     _record.moves += len(lost)
 
@@ -178,7 +174,7 @@ def _recovered() -> Recovered | None:
     known = set(map(handles.identity, copied))
     there = handles.living_on(process.device)
     lost = [one for one in there if handles.identity(one) not in known]
-    _abandon(lost)
+    abandon(lost)
     host_module.restart(process)
     with tf.device(process.device):
         twins = [handles.without_value(variable) for variable in copied]
