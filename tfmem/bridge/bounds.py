@@ -1,13 +1,19 @@
-"""Largest shapes of what depends on data.
+"""Bounds of what depends on data.
 
 How many elements `tf.unique` or `tf.where` give, and which of its functions a branch runs, is known
-only in the step; how many they can be at most is known before. Here the nodes after them are made
-again, one by one, with tensors of these largest shapes in the place of what they read.
+only in the step; how many they can be at most, and at least, is known before. Here the nodes after
+them are made again, one by one, with tensors of these extreme shapes, or with these extreme
+numbers, in the place of what they read. What follows from one of them alone, rising or falling with
+it in a straight line, keeps to it: rows and what fills them up to a fixed size have that size
+together. All else is taken at either end, whatever the others are, so that bounds hold of all that
+lies between (interval arithmetic), and may not be reached.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +23,7 @@ from tensorflow.python.framework import func_graph as func_graph_lib
 from tensorflow.python.framework import tensor_util
 
 from tfmem.bridge import shapes
+from tfmem.bridge.ends import Ends, ends_of, is_number, is_open, of_shape, shaped_like
 from tfmem.bridge.graphdefs import (
     FuncGraph,
     FunctionDef,
@@ -26,7 +33,6 @@ from tfmem.bridge.graphdefs import (
     value_of,
 )
 from tfmem.bridge.inference import (
-    MAX_CONSTANT,
     STACKING_OPS,
     argument,
     constant,
@@ -36,22 +42,79 @@ from tfmem.bridge.inference import (
     stacked,
     whole_numbers,
 )
-from tfmem.bridge.inputs import UNSIZED, Input, handle_of, placeholder
+from tfmem.bridge.inputs import placeholder
 from tfmem.bridge.shapes import Shape
 from tfmem.graph.bodies import BRANCHES
 from tfmem.graph.ir import Value
+from tfmem.graph.scalars import between, spanning
 
 CHOOSING_OPS = (*BRANCHES, "PartitionedCall", "StatefulPartitionedCall")
 """Ops that run one function of theirs, once."""
 
+_ROWS = {
+    "TensorListFromTensor": 0,
+    "TensorListScatter": 0,
+    "TensorListScatterV2": 0,
+    "TensorListScatterIntoExistingList": 1,
+    "TensorListSplit": 2,
+}
+"""Ops that put the rows of a tensor in a list; which input has as many rows."""
+
 _STITCHING = ("DynamicStitch", "ParallelDynamicStitch")
 
-Standing = Mapping[Value, tf.Tensor]
-"""Tensors of the largest shapes, or of the values that follow from these, in the place of values
-that depend on data."""
+_SUMS = (
+    "Add",
+    "AddV2",
+    "Cast",
+    "ConcatV2",
+    "Fill",
+    "Identity",
+    "Neg",
+    "Pack",
+    "Pad",
+    "PadV2",
+    "Sub",
+)
+"""Ops whose outputs have sizes, or numbers, that are sums of the numbers which they read."""
+
+_PARTS = ("ExpandDims", "GatherV2", "Reshape", "Squeeze", "StridedSlice")
+"""Ops whose outputs are some of the numbers that are their first input."""
+
+_APART = 3
+"""Most inputs of one node that take either end each; others go together."""
 
 
-def largest(graph: FuncGraph, functions: Mapping[str, FunctionDef]) -> Standing:
+@dataclass(frozen=True)
+class Bounds:
+    """What stands for values that depend on data.
+
+    Attributes:
+      most: tensors of the largest shapes, or of the greatest numbers.
+      least: of the smallest, where these are others and known.
+    """
+
+    most: Mapping[Value, tf.Tensor]
+    least: Mapping[Value, tf.Tensor]
+
+    def late(self, tensor: tf.Tensor) -> tf.Tensor:
+        """What stands for a tensor if it depends on data."""
+        return self.most.get(value_of(tensor), tensor)
+
+    def number(self, op: tf.Operation) -> int | None:
+        """The number that an op gives, if it is known; how many rows one that lists some."""
+        if op.type in _ROWS:
+            shape = self.late(op.inputs[_ROWS[op.type]]).shape
+            return int(shape[0]) if shape.rank and shape[0] is not None else None
+        if len(op.outputs) != 1 or op.outputs[0].shape.num_elements() != 1:
+            return None
+        most = constant(self.late(op.outputs[0]))
+        least = self.least.get(value_of(op.outputs[0]))
+        if not most or least is None:
+            return most[0] if most else None
+        return spanning([most[0], *(constant(least) or ())])
+
+
+def bounded(graph: FuncGraph, functions: Mapping[str, FunctionDef]) -> Bounds:
     """What stands for each value that depends on data and has a largest shape.
 
     Args:
@@ -65,34 +128,70 @@ class _Maker:
     def __init__(self, functions: Mapping[str, FunctionDef]) -> None:
         self._functions = functions
         self._graph = func_graph_lib.FuncGraph("tfmem_bounds")
-        self._standing: dict[Value, tf.Tensor] = {}
+        self._most: dict[Value, tf.Tensor] = {}
+        self._least: dict[Value, tf.Tensor] = {}
+        self._sources: dict[Value, Value] = {}
+        self._at_ends: dict[Value, tuple[tf.Tensor, tf.Tensor]] = {}  # of the source
         self._given: dict[Value, tf.Tensor] = {}
 
-    def made(self, operations: Iterable[tf.Operation]) -> Standing:
+    def made(self, operations: Iterable[tf.Operation]) -> Bounds:
         """What stands for outputs of operations, which come in a topological order."""
         with self._graph.as_default():
             for op in operations:
                 if self._depends(op):
-                    for i, tensor in enumerate(self._outputs(op)):
-                        if tensor is not None:
-                            self._standing[Value(op.name, i)] = tensor
-        return self._standing
+                    for i, ends in enumerate(self._outputs(op)):
+                        self._stand(Value(op.name, i), ends)
+        return Bounds(self._most, self._least)
+
+    def _stand(self, value: Value, ends: Ends) -> None:
+        if ends.most is not None:
+            self._most[value] = ends.most
+        if ends.most is not None and ends.least is not None:
+            self._least[value] = ends.least
+            self._sources[value] = ends.source or value
+            self._at_ends[value] = ends.at or (ends.most, ends.least)
 
     def _depends(self, op: tf.Operation) -> bool:
         """Whether an output's shape, or a number that shapes are made of, depends on data."""
-        if any(map(_is_open, op.outputs)):
+        if any(map(is_open, op.outputs)):
             return True
-        is_late = any(value_of(tensor) in self._standing for tensor in op.inputs)
-        return any(map(_is_number, op.outputs)) and (is_late or op.type in CHOOSING_OPS)
+        is_late = any(value_of(tensor) in self._most for tensor in op.inputs)
+        return any(map(is_number, op.outputs)) and (is_late or op.type in CHOOSING_OPS)
 
-    def _outputs(self, op: tf.Operation) -> Sequence[tf.Tensor | None]:
+    def _outputs(self, op: tf.Operation) -> Sequence[Ends]:
         if op.type in CHOOSING_OPS:
             return self._returned_by_any(op)
         if numbers := numbers_of(op, self._given_as):
-            return [tf.constant(one) for one in numbers]
-        made = self._again(op)
-        if None not in made:
-            return made
+            return [Ends(tf.constant(one)) for one in numbers]
+        source = self._followed(op)
+        given = self._at_both(op.inputs) if source else self._extremes(op.inputs)
+        found = [self._again(op, one) for one in given]
+        if None in found[0]:
+            found.insert(0, self._by_rule(op, found[0]))
+        source = None if any(None in outputs for outputs in found) or len(found) > 2 else source
+        more = self._between(op) if len(found) > 1 else ()
+        return [
+            ends_of(like, [outputs[i] for outputs in found], more, source)
+            for i, like in enumerate(op.outputs)
+        ]
+
+    def _followed(self, op: tf.Operation) -> Value | None:
+        """The value that an op follows in a straight line, if there is one."""
+        late = [i for i, t in enumerate(op.inputs) if value_of(t) in self._sources]
+        sources = {self._sources[value_of(op.inputs[i])] for i in late}
+        numbers = [i for i in late if is_number(op.inputs[i])]
+        is_straight = (
+            not numbers
+            or op.type in _SUMS
+            or (op.type in _PARTS and numbers == [0])
+            or (op.type == "Mul" and len(numbers) == 1)
+        )
+        return sources.pop() if is_straight and len(sources) == 1 else None
+
+    def _by_rule(
+        self, op: tf.Operation, made: Sequence[tf.Tensor | None]
+    ) -> Sequence[tf.Tensor | None]:
+        """The outputs of an op, where the shapes of some follow only from what is known of it."""
         if op.type in STACKING_OPS:
             found = stacked(op, self._given_as)
         elif op.type in _STITCHING:
@@ -101,9 +200,36 @@ class _Maker:
             inputs = [full(self._given_as(tensor).shape) for tensor in op.inputs]
             found = [shapes.most_elements(op.type, inputs, i) for i in range(len(made))]
         return [
-            _of_shape(like, shape) if tensor is None else tensor
+            of_shape(like, shape) if tensor is None else tensor
             for like, shape, tensor in zip(op.outputs, found, made, strict=True)
         ]
+
+    def _at_both(self, inputs: Sequence[tf.Tensor]) -> Iterator[list[tf.Tensor]]:
+        """What a node reads at one end of the only source of its inputs, and at the other."""
+        for end in (0, 1):
+            yield [
+                self._at_ends[value][end]
+                if (value := value_of(tensor)) in self._at_ends
+                else self._given_as(tensor)
+                for tensor in inputs
+            ]
+
+    def _extremes(self, inputs: Sequence[tf.Tensor]) -> Iterator[list[tf.Tensor]]:
+        """What a node may read: the most of everything, then each input's most or least."""
+        late = sorted({value_of(tensor) for tensor in inputs} & self._least.keys())
+        place = {value: min(i, _APART - 1) for i, value in enumerate(late)}
+        for are_least in product((False, True), repeat=min(len(late), _APART)):
+            yield [
+                self._least[value]
+                if (value := value_of(tensor)) in place and are_least[place[value]]
+                else self._given_as(tensor)
+                for tensor in inputs
+            ]
+
+    def _between(self, op: tf.Operation) -> Sequence[int]:
+        """Numbers that an op may give between its ends, beyond those that it gives there."""
+        greatest = [max(constant(self._given_as(tensor)) or (0,)) for tensor in op.inputs]
+        return between(op.type, greatest)
 
     def _stitched(self, op: tf.Operation) -> Shape | None:
         """The shape of what is put together again of the parts of one partition."""
@@ -115,11 +241,11 @@ class _Maker:
         counted = _counted(next(iter(wholes.values()))) if len(wholes) == 1 else None
         return None if counted is None else (counted, *rows[len(places[0].shape) :])
 
-    def _again(self, op: tf.Operation) -> Sequence[tf.Tensor | None]:
-        """The outputs of the same op that reads what stands for its inputs."""
+    def _again(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor | None]:
+        """The outputs of the same op that reads other inputs; None where they cannot be told."""
         node = op.node_def
         attrs = {key: value for key, value in node.attr.items() if not key.startswith("_")}
-        for given in self._given_to(op):
+        for given in _agreeing(inputs):
             try:
                 made = self._graph.create_op(
                     op.type, given, [t.dtype for t in op.outputs], name=op.name, attrs=attrs
@@ -129,57 +255,67 @@ class _Maker:
             return [tensor if tensor.shape.is_fully_defined() else None for tensor in made.outputs]
         return [None] * len(op.outputs)
 
-    def _given_to(self, op: tf.Operation) -> Iterator[list[tf.Tensor]]:
-        """What a node may read: what stands for its inputs, or that with equal dimensions."""
-        given = [self._given_as(tensor) for tensor in op.inputs]
-        yield given
-        found = [full(tensor.shape) for tensor in given]
-        for is_broadcast in (True, False):
-            equal = shapes.least_common(found, from_last=is_broadcast)
-            yield [
-                _like(now, shape) if shape is not None and shape != before else now
-                for now, before, shape in zip(given, found, equal, strict=True)
-            ]
-
     def _given_as(self, tensor: tf.Tensor) -> tf.Tensor:
         value = value_of(tensor)
-        if value in self._standing:
-            return self._standing[value]
+        if value in self._most:
+            return self._most[value]
         if value not in self._given:
             self._given[value] = placeholder(argument(value.node, tensor))
         return self._given[value]
 
-    def _returned_by_any(self, op: tf.Operation) -> list[tf.Tensor | None]:
-        """Outputs of the largest shapes that functions return; numbers if all return the same."""
-        given = [self._given_as(t) for t in op.inputs[int(op.type in BRANCHES) :]]
-        names = functions_of(op.node_def)
-        results = [self._returned_by(self._functions[name], given) for name in names]
-        found: list[tf.Tensor | None] = []
-        for like, ends in zip(op.outputs, zip(*results, strict=True), strict=True):
-            shape = shapes.holding_all([one_shape for one_shape, _ in ends])
-            numbers = [number for _, number in ends]
-            if all(one is not None and np.array_equal(one, numbers[0]) for one in numbers):
-                found.append(tf.constant(numbers[0]))
-            else:
-                found.append(_of_shape(like, shape) if _is_open(like) else None)
-        return found
+    def _returned_by_any(self, op: tf.Operation) -> list[Ends]:
+        """The ends of what functions return, where it is open, or where it is numbers."""
+        found: list[list[tf.Tensor | None]] = [[] for _ in op.outputs]
+        for number, given in enumerate(self._extremes(op.inputs[int(op.type in BRANCHES) :])):
+            for name in functions_of(op.node_def):
+                try:
+                    returned = self._returned_by(self._functions[name], op.outputs, given)
+                except ValueError:  # some function cannot run for the smallest shapes
+                    if not number:
+                        raise
+                    continue
+                for ends, more in zip(found, returned, strict=True):
+                    ends += more
+        return [
+            Ends() if None in ends else ends_of(like, ends)
+            for like, ends in zip(op.outputs, found, strict=True)
+        ]
 
     def _returned_by(
-        self, function: FunctionDef, given: Sequence[tf.Tensor]
-    ) -> list[tuple[Shape | None, np.ndarray | None]]:
+        self, function: FunctionDef, likes: Sequence[tf.Tensor], given: Sequence[tf.Tensor]
+    ) -> list[list[tf.Tensor | None]]:
+        """What stands for each output of a function, at either end."""
         graph_def, outputs = body_graph_def(function)
         names = [one.name for one in function.signature.input_arg]
         inputs = [argument(name, tensor) for name, tensor in zip(names, given, strict=True)]
         graph, fixed = import_sized(graph_def, inputs, {}, {})
-        tensors = dict(zip(map(Value, names), given, strict=True))
-        tensors |= largest(graph, self._functions)
-        found = []
-        for value in map(parse_value, outputs):
-            tensor = tensors.get(value)
-            if tensor is None:
-                tensor = graph.get_tensor_by_name(str(value))
-            found.append((fixed.get(value, full(tensor.shape)), whole_numbers(tensor)))
-        return found
+        bounds = bounded(graph, self._functions)
+        passed = dict(zip(map(Value, names), given, strict=True))
+        result = []
+        for like, value in zip(likes, map(parse_value, outputs), strict=True):
+            ends = [one[value] for one in (bounds.most, bounds.least, passed) if value in one]
+            found = ends or [graph.get_tensor_by_name(str(value))]
+            if is_number(like):
+                numbers = map(whole_numbers, found)
+                result.append([None if one is None else tf.constant(one) for one in numbers])
+            elif is_open(like):
+                sizes = (fixed.get(value, full(tensor.shape)) for tensor in found)
+                result.append([of_shape(like, shape) for shape in sizes])
+            else:
+                result.append([None])
+        return result
+
+
+def _agreeing(given: Sequence[tf.Tensor]) -> Iterator[Sequence[tf.Tensor]]:
+    """What a node reads, then the same with the dimensions equal that must be."""
+    yield given
+    found = [full(tensor.shape) for tensor in given]
+    for is_broadcast in (True, False):
+        equal = shapes.least_common(found, from_last=is_broadcast)
+        yield [
+            shaped_like(now, shape) if shape is not None and shape != before else now
+            for now, before, shape in zip(given, found, equal, strict=True)
+        ]
 
 
 def _counted(tensor: tf.Tensor) -> int | None:
@@ -194,22 +330,3 @@ def _counted(tensor: tf.Tensor) -> int | None:
         found = tensor_util.constant_value(tensor)
         is_counted = found is not None and np.array_equal(found.ravel(), np.arange(count))
     return count if is_counted else None
-
-
-def _is_open(tensor: tf.Tensor) -> bool:
-    return tensor.dtype not in UNSIZED and not tensor.shape.is_fully_defined()
-
-
-def _is_number(tensor: tf.Tensor) -> bool:
-    count = tensor.shape.num_elements()
-    is_whole = tensor.dtype.is_integer or tensor.dtype.is_bool
-    return bool(is_whole and count is not None and count <= MAX_CONSTANT)
-
-
-def _of_shape(like: tf.Tensor, shape: Shape | None) -> tf.Tensor | None:
-    """What stands for a tensor of a largest shape, if there is one."""
-    return None if shape is None or like.dtype in UNSIZED else _like(like, shape)
-
-
-def _like(tensor: tf.Tensor, shape: Shape) -> tf.Tensor:
-    return placeholder(Input(tensor.op.name, tensor.dtype, handle_of(tensor), shape))

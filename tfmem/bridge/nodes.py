@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfmem.bridge import compiled, datasets, kernels, nesting, shapes
 from tfmem.bridge.asked import ASKED_OPS, Answer, Ask, question
-from tfmem.bridge.bounds import CHOOSING_OPS, largest
+from tfmem.bridge.bounds import CHOOSING_OPS, bounded
 from tfmem.bridge.by_rows import by_rows
 from tfmem.bridge.graphdefs import (
     BODIES,
@@ -72,8 +72,9 @@ class Reader:
         self.unknown: list[tuple[Value, str]] = []
         self._functions = functions
         self._ops = {op.name: op for op in graph.get_operations()}
-        self._standing = largest(graph, functions)
-        late = {value: tuple(tensor.shape) for value, tensor in self._standing.items()}
+        self._standing = bounded(graph, functions)
+        self._late = self._standing.late
+        late = {value: tuple(tensor.shape) for value, tensor in self._standing.most.items()}
         self._known = {**late, **known}
         outputs = {v: self._ops[v.node].outputs[v.index] for v in late}
         self.bounds = {v: shape for v, shape in late.items() if full(outputs[v].shape) is None}
@@ -114,7 +115,7 @@ class Reader:
         if compiled.is_compiled(node_def):
             given = list(map(self._late, op.inputs))
             self.workspace[node_def.name] = compiled.scratch(node_def, given, self._functions)
-        if (number := self._number(op)) is not None:
+        if (number := self._standing.number(op)) is not None:
             self.numbers[node_def.name] = number
         return Node(
             name=node_def.name,
@@ -233,7 +234,9 @@ class Reader:
         tensors = list(map(self._late, op.inputs))
         constants = {} if has_flops else {i: c for i, t in enumerate(tensors) if (c := constant(t))}
         dtype = op.outputs[0].dtype
-        first, *others, made = (value_of(t) in self._standing for t in (*op.inputs, op.outputs[0]))
+        first, *others, made = (
+            value_of(t) in self._standing.most for t in (*op.inputs, op.outputs[0])
+        )
         call = shapes.Call(
             node_def.op,
             [full(t.shape) for t in tensors],
@@ -274,20 +277,6 @@ class Reader:
             held = nesting.made(op, self._held, values, self._known, self._most)
             self._held.add(Value(op.name), held or nesting.passed_on(node_def, self._held))
         return found
-
-    def _late(self, tensor: tf.Tensor) -> tf.Tensor:
-        """What stands for a tensor if it depends on data."""
-        return self._standing.get(value_of(tensor), tensor)
-
-    def _number(self, op: tf.Operation) -> int | None:
-        """The number that an op gives, if it is known; how many rows one that lists some."""
-        if op.type in _ROWS:
-            shape = self._late(op.inputs[_ROWS[op.type]]).shape
-            return int(shape[0]) if shape.rank and shape[0] is not None else None
-        if len(op.outputs) != 1 or op.outputs[0].shape.num_elements() != 1:
-            return None
-        found = constant(self._late(op.outputs[0]))
-        return found[0] if found else None
 
     def _values(self, node_def: NodeDef) -> list[Value]:
         return [parse_value(text) for text in node_def.input if text[0] != "^"]
@@ -373,16 +362,6 @@ class Reader:
             turns=_turns(caller),
         )
         return made, reader
-
-
-_ROWS = {
-    "TensorListFromTensor": 0,
-    "TensorListScatter": 0,
-    "TensorListScatterV2": 0,
-    "TensorListScatterIntoExistingList": 1,
-    "TensorListSplit": 2,
-}
-"""Ops that put the rows of a tensor in a list; which input has as many rows."""
 
 
 def _turns(caller: NodeDef) -> int:

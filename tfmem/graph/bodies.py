@@ -25,7 +25,7 @@ class Leaf(NamedTuple):
       part: which buffer of the stash it is.
       nbytes: of its buffer as allocated; 0 if it takes no memory there, or another's.
       is_kept: whether others hold it too while the function runs.
-      number: its value, where it is one whole number that is known.
+      number: its value, where it is one whole number that is known, or its bounds.
     """
 
     node: str = ""
@@ -64,8 +64,8 @@ class Body:
       workspace: bytes that each node's kernel holds while it runs.
       buffers: of nodes whose workspace is several buffers, the bytes of each, as in `Costs`.
       bodies: of its own nodes.
-      numbers: value of each small node that gives one whole number or truth; of one that makes a
-        list of a tensor, how many elements that list gets.
+      numbers: value of each small node that gives one whole number or truth, or its bounds; of one
+        that makes a list of a tensor, how many elements that list gets.
       returns: all that it returns, if that is more than the graph's outputs.
       arguments: the caller's inputs when it runs this function, once `contents` has found them out.
       resizable: names of its inputs that are variables which may be assigned other shapes.

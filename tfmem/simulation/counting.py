@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tfmem.graph.bodies import BRANCHES, Body
 from tfmem.graph.ir import Value
-from tfmem.graph.scalars import Number, may_be_known, number_of
+from tfmem.graph.scalars import Bounded, Number, may_be_known, number_of, spanning
 
 MOST_TURNS = 100_000
 """Turns that are counted: part of a second. Of a loop that turns more often, or whose condition
@@ -100,7 +100,7 @@ def numbers_of(body: Body) -> Numbers:
 
 
 def turns_of(condition: Numbers, body: Numbers, inputs: Sequence[Number]) -> int | None:
-    """How often a loop turns, or at most; None where nothing tells.
+    """How often a loop turns, or bounds of that; None where nothing tells.
 
     Args:
       condition: of the loop.
@@ -115,10 +115,13 @@ def turns_of(condition: Numbers, body: Numbers, inputs: Sequence[Number]) -> int
         needed |= more
     body, _ = body.needed(needed)
     now, seen = list(inputs), set[tuple[bool, ...]]()
+    fewest: int | None = None
     for turn in range(MOST_TURNS):
         (goes_on,) = condition.run(now)
         if goes_on == 0:
-            return turn
+            return spanning([turn, turn if fewest is None else fewest])
+        if isinstance(goes_on, Bounded) and fewest is None:
+            fewest = turn
         if goes_on is None and not _may_end(condition, body, now, seen):
             return None
         after = body.run(now)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tfmem.costs.types import HANDLE_BYTES, SWITCH
+from tfmem.graph.scalars import Bounded
 
 NOWHERE = -1
 """In the place of a buffer's number: what takes no memory here, or belongs to somebody else."""
 
 
 class Tensor:
-    """A tensor: the number of its buffer, and its value where it is one number that is known."""
+    """A tensor: the number of its buffer; its value, or bounds of it, where it is one number."""
 
     __slots__ = ("buffer", "number")
 
@@ -121,9 +122,15 @@ def reached(things: Iterable[Thing]) -> list[int]:
 
 def number(thing: Thing) -> int | None:
     """The value of a tensor of one number; None where it is not known."""
+    found = most(thing)
+    return None if isinstance(found, Bounded) else found
+
+
+def most(thing: Thing) -> int | None:
+    """The value of a tensor of one number, or its bounds; None where neither is known."""
     return thing.number if isinstance(thing, Tensor) else None
 
 
 def numbers(things: Sequence[Thing]) -> list[int | None]:
-    """The values of tensors."""
-    return [number(thing) for thing in things]
+    """The values of tensors, or their bounds."""
+    return [most(thing) for thing in things]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tfmem.simulation.holdings import Holdings, List, Tensor, Thing, number
+from tfmem.simulation.holdings import Holdings, List, Tensor, Thing, most, number
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _none(call: Call) -> list[Thing]:
 
 
 def _reserve(call: Call) -> list[Thing]:
-    count = number(call.things[1])
+    count = most(call.things[1])
     return [call.holdings.make_list([None] * max(0, count or 0), grows=not count)]
 
 
@@ -154,7 +154,7 @@ def _scatter_into(call: Call) -> list[Thing]:
 
 
 def _resize(call: Call) -> list[Thing]:
-    made, size = call.changed(), number(call.things[1])
+    made, size = call.changed(), most(call.things[1])
     while size is not None and len(made.items) > max(0, size):
         call.holdings.drop(made.items.pop())
     made.items += [None] * ((size or 0) - len(made.items))

@@ -23,12 +23,12 @@ from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph.bodies import BRANCHES, LOOPS, Body
 from tfmem.graph.compact import PLAIN
 from tfmem.graph.ir import VARIABLE, Node
-from tfmem.graph.scalars import number_of
+from tfmem.graph.scalars import Bounded, Number, number_of, spanning
 from tfmem.plan import Plan
 from tfmem.simulation import lists
 from tfmem.simulation.code import Code, code_of
 from tfmem.simulation.counting import turns_of
-from tfmem.simulation.holdings import Holdings, List, Tensor, Thing, number, numbers
+from tfmem.simulation.holdings import Holdings, List, Tensor, Thing, most, number, numbers
 from tfmem.simulation.liveness import Liveness
 from tfmem.simulation.requests import around_outputs
 from tfmem.simulation.turns import Turns
@@ -147,6 +147,7 @@ class Machine:
         condition, body = codes
         holdings, turns = self.holdings, Turns(self.holdings)
         left = turns_of(condition.numbers, body.numbers, numbers(things))
+        begun = numbers(things) if isinstance(left, Bounded) else ()
         while True:
             for thing in things:
                 holdings.hold(thing)
@@ -157,9 +158,9 @@ class Machine:
                 turns.end()
                 if kept is not None and kept > 0:
                     self.unbounded[path] = kept
-                return things
+                return _spanned(things, begun)
             if left is not None and turns.is_steady(things):
-                return self._count_on(body, things, left)
+                return _spanned(self._count_on(body, things, left), begun)
             left = None if left is None else left - 1
             turns.begin(things)
             if self.runs > MOST_RUNS:
@@ -180,6 +181,24 @@ class Machine:
             Tensor(one.buffer, number) if isinstance(one, Tensor) else one
             for one, number in zip(things, found, strict=True)
         ]
+
+
+def _spanned(things: list[Thing], begun: Sequence[Number]) -> list[Thing]:
+    """A loop's variables after its last turn, where it may have had fewer.
+
+    Args:
+      things: the variables.
+      begun: the numbers that it began with; none if the number of its turns is known.
+    """
+    if not begun:
+        return things
+    found: list[Thing] = []
+    for thing, first in zip(things, begun, strict=True):
+        last = most(thing)
+        if isinstance(thing, Tensor) and last is not None:
+            thing = Tensor(thing.buffer, None if first is None else spanning([first, last]))
+        found.append(thing)
+    return found
 
 
 class Frame(Liveness):
