@@ -142,3 +142,42 @@ def test_what_fills_up_to_a_fixed_size_is_a_copy_where_data_decide(rows: int | N
     captured = captured_from(tf.function(step), tf.ones([7, 16]))
     pads = [node for node in captured.graph.nodes if node.op == "Pad"]
     assert [node.shares for node in pads] == ([] if rows else [None])
+
+
+def test_sizes_that_fall_as_others_rise_are_bounded():
+    def step(x):
+        chosen = tf.shape(tf.where(x[:, 0] > 0.0))[0]
+        rest = 7 - chosen
+        negatives = tf.minimum(rest, 3 * chosen)
+        square = tf.ones([chosen, rest])
+        return (
+            tf.exp(x[chosen:]),
+            tf.sin(tf.ones([rest, 5])),
+            tf.tanh(tf.ones([negatives, 3])),
+            tf.abs(tf.ones([tf.math.floormod(-chosen, 4), 2])),
+            tf.cos(square),
+        )
+
+    captured = captured_from(tf.function(step), tf.ones([7, 16]))
+    expected = {"Exp": 7 * 16, "Sin": 7 * 5, "Tanh": 7 * 3, "Abs": 3 * 2, "Cos": 7 * 7}
+    assert {op: only(captured, op).nbytes[0] // 4 for op in expected} == expected
+
+
+def test_what_fills_up_to_a_fixed_size_has_that_size():
+    def step(x):
+        rows = tf.exp(tf.boolean_mask(x, x[:, 0] > 0.0))
+        missing = 7 - tf.shape(rows)[0]
+        joined = tf.concat([rows, tf.zeros([missing, 16])], 0)
+        return tf.sin(tf.pad(rows, [[0, missing], [0, 0]])), tf.cos(joined)
+
+    captured = captured_from(tf.function(step), tf.ones([7, 16]))
+    assert only(captured, "Sin").nbytes == only(captured, "Cos").nbytes == (7 * 16 * 4,)
+
+
+def test_numbers_of_branches_span_those_of_all():
+    def step(x):
+        rows = tf.cond(tf.reduce_sum(x) > 0.0, lambda: 2, lambda: 5)
+        return tf.exp(tf.ones([rows, 3])), tf.sin(tf.ones([7 - rows, 3]))
+
+    captured = captured_from(tf.function(step), tf.ones([7]))
+    assert only(captured, "Exp").nbytes == only(captured, "Sin").nbytes == (5 * 3 * 4,)

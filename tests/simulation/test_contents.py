@@ -13,7 +13,7 @@ from tfmem.costs.types import Costs
 from tfmem.errors import UnsupportedFunctionError
 from tfmem.graph.bodies import Body
 from tfmem.graph.ir import Stash, Value
-from tfmem.graph.scalars import may_be_known, number_of
+from tfmem.graph.scalars import Bounded, may_be_known, number_of, spanning
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.simulation.callers import asked_of, with_bodies
@@ -242,6 +242,17 @@ def test_turns_are_counted_by_numbers_alone() -> None:
     assert turns_of(condition, pushing, [0, None, None, MOST_TURNS + 1]) is None
 
 
+def test_turns_of_a_loop_between_bounds_are_bounded() -> None:
+    condition, pushing = numbers_of(body(CONDITION)), numbers_of(body(PUSHING))
+    for begin, limit, expected in (
+        (0, Bounded(2, 7), Bounded(2, 7)),
+        (Bounded(0, 7), 7, Bounded(0, 7)),
+        (Bounded(3, 4), Bounded(0, 9), Bounded(0, 6)),
+    ):
+        found = turns_of(condition, pushing, [begin, None, None, limit])
+        assert repr(found) == repr(expected)
+
+
 def test_turns_of_a_loop_that_never_tells_are_not_counted() -> None:
     condition, pushing = numbers_of(body(CONDITION)), numbers_of(body(PUSHING))
     with mock.patch.object(Numbers, "run", autospec=True, side_effect=Numbers.run) as run:
@@ -280,6 +291,25 @@ def test_numbers_of_scalars() -> None:
     assert number_of("FloorDiv", [7, 0]) is None
     assert number_of("SelectV2", [1, 4, None]) == 4
     assert number_of("Tanh", [1]) is None
+
+
+@given(
+    st.sampled_from(["AddV2", "Sub", "Mul", "Minimum", "Maximum", "FloorMod", "Equal", "Less"]),
+    st.tuples(st.integers(-9, 9), st.integers(0, 4)),
+    st.tuples(st.integers(1, 9), st.integers(0, 4)),
+)
+def test_bounds_hold_of_all_that_lies_between(
+    op: str, first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    ends = [(least, least + more) for least, more in (first, second)]
+    found = number_of(op, [spanning(one) for one in ends])
+    assert found is not None
+    least = found.least if isinstance(found, Bounded) else found
+    for a in range(ends[0][0], ends[0][1] + 1):
+        for b in range(ends[1][0], ends[1][1] + 1):
+            exact = number_of(op, [a, b])
+            assert exact is not None
+            assert least <= exact <= found
 
 
 def test_a_constant_of_a_loop_is_there_for_the_whole_step() -> None:

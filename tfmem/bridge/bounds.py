@@ -32,19 +32,11 @@ from tfmem.bridge.graphdefs import (
     parse_value,
     value_of,
 )
-from tfmem.bridge.inference import (
-    STACKING_OPS,
-    argument,
-    constant,
-    full,
-    import_sized,
-    numbers_of,
-    stacked,
-    whole_numbers,
-)
+from tfmem.bridge.inference import STACKING_OPS, import_sized, numbers_of, stacked
 from tfmem.bridge.inputs import placeholder
 from tfmem.bridge.shapes import Shape
-from tfmem.graph.bodies import BRANCHES
+from tfmem.bridge.tensors import argument, constant, full, whole_numbers
+from tfmem.graph.bodies import BRANCHES, Lengths
 from tfmem.graph.ir import Value
 from tfmem.graph.scalars import between, spanning
 
@@ -114,19 +106,22 @@ class Bounds:
         return spanning([most[0], *(constant(least) or ())])
 
 
-def bounded(graph: FuncGraph, functions: Mapping[str, FunctionDef]) -> Bounds:
+def bounded(
+    graph: FuncGraph, functions: Mapping[str, FunctionDef], lengths: Lengths | None = None
+) -> Bounds:
     """What stands for each value that depends on data and has a largest shape.
 
     Args:
       graph: with all shapes that do not depend on data.
       functions: that its nodes run, by name.
+      lengths: as of `stacked`.
     """
-    return _Maker(functions).made(graph.get_operations())
+    return _Maker(functions, lengths).made(graph.get_operations())
 
 
 class _Maker:
-    def __init__(self, functions: Mapping[str, FunctionDef]) -> None:
-        self._functions = functions
+    def __init__(self, functions: Mapping[str, FunctionDef], lengths: Lengths | None) -> None:
+        self._functions, self._lengths = functions, lengths
         self._graph = func_graph_lib.FuncGraph("tfmem_bounds")
         self._most: dict[Value, tf.Tensor] = {}
         self._least: dict[Value, tf.Tensor] = {}
@@ -193,7 +188,7 @@ class _Maker:
     ) -> Sequence[tf.Tensor | None]:
         """The outputs of an op, where the shapes of some follow only from what is known of it."""
         if op.type in STACKING_OPS:
-            found = stacked(op, self._given_as)
+            found = stacked(op, self._lengths, self._given_as)
         elif op.type in _STITCHING:
             found = [self._stitched(op)]
         else:
@@ -267,9 +262,9 @@ class _Maker:
         """The ends of what functions return, where it is open, or where it is numbers."""
         found: list[list[tf.Tensor | None]] = [[] for _ in op.outputs]
         for number, given in enumerate(self._extremes(op.inputs[int(op.type in BRANCHES) :])):
-            for name in functions_of(op.node_def):
+            for branch in range(len(functions_of(op.node_def))):
                 try:
-                    returned = self._returned_by(self._functions[name], op.outputs, given)
+                    returned = self._returned_by(op, branch, given)
                 except ValueError:  # some function cannot run for the smallest shapes
                     if not number:
                         raise
@@ -282,17 +277,21 @@ class _Maker:
         ]
 
     def _returned_by(
-        self, function: FunctionDef, likes: Sequence[tf.Tensor], given: Sequence[tf.Tensor]
+        self, op: tf.Operation, branch: int, given: Sequence[tf.Tensor]
     ) -> list[list[tf.Tensor | None]]:
-        """What stands for each output of a function, at either end."""
+        """What stands for each output of a function that an op runs, at either end."""
+        function = self._functions[functions_of(op.node_def)[branch]]
+        lengths = self._lengths and self._lengths.within(op.name, op.type, branch)
         graph_def, outputs = body_graph_def(function)
         names = [one.name for one in function.signature.input_arg]
         inputs = [argument(name, tensor) for name, tensor in zip(names, given, strict=True)]
-        graph, fixed = import_sized(graph_def, inputs, {}, {})
-        bounds = bounded(graph, self._functions)
+        graph, fixed = import_sized(
+            graph_def, inputs, {}, {}, lengths=lengths, functions=self._functions
+        )
+        bounds = bounded(graph, self._functions, lengths)
         passed = dict(zip(map(Value, names), given, strict=True))
         result = []
-        for like, value in zip(likes, map(parse_value, outputs), strict=True):
+        for like, value in zip(op.outputs, map(parse_value, outputs), strict=True):
             ends = [one[value] for one in (bounds.most, bounds.least, passed) if value in one]
             found = ends or [graph.get_tensor_by_name(str(value))]
             if is_number(like):

@@ -9,16 +9,15 @@ the control edges that tfmem inserts.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import tensorflow as tf
 
 from tfmem.bridge import (
     by_rows,
-    datasets,
     graphdefs,
     grappler,
     kernels,
@@ -29,29 +28,33 @@ from tfmem.bridge import (
     sums,
 )
 from tfmem.bridge.asked import Ask
-from tfmem.bridge.compiled import is_compiled
-from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
-from tfmem.bridge.inference import import_sized
+from tfmem.bridge.graphdefs import BODIES, FuncGraph, FunctionDef, GraphDef, NodeDef
+from tfmem.bridge.inference import import_sized, may_grow
 from tfmem.bridge.inputs import Input, Passed, as_shape, inputs_of, is_variable, place_of, tensor_of
 from tfmem.bridge.nodes import Reader, dtypes_of
-from tfmem.errors import UnsupportedFunctionError
-from tfmem.graph import device_names
-from tfmem.graph.bodies import Bodies
-from tfmem.graph.compact import SMALL
+from tfmem.bridge.refusals import (
+    plain_name,
+    refuse_compiled,
+    refuse_old_loops,
+    refuse_pulled,
+    refuse_unknown,
+)
+from tfmem.graph.bodies import Bodies, Body, Lengths
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.ops import facts_of
 from tfmem.runtime import devices
 
 _MAX_SOURCES = 500
-
-_OF_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
-"""Ops that run functions of Python."""
-
-_OF_NUMBERS = {"Range", "Fill", "LinSpace", "RandomUniform", "RandomStandardNormal", "Tile"}
-"""Ops that make as much as numbers say that they read."""
+_MOST_READ = 8
 
 _SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
-_LOOP_OPS = frozenset(("Enter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"))
+
+
+Count = Callable[[Body], Lengths]
+"""Finds the lengths of the lists that a function, and those that it runs, read."""
+
+_Read = tuple[FuncGraph, Reader, Body]
+"""A function with its sizes, what has read it, and as it was read."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +166,7 @@ def capture(
     args: Sequence[tf.Tensor] | None = None,
     known: Mapping[Value, tuple[int, ...]] | None = None,
     ask: Ask | None = None,
+    count: Count | None = None,
 ) -> Captured:
     """Captures a ConcreteFunction for planning.
 
@@ -173,6 +177,7 @@ def capture(
         trace left a dimension open. Sizes hold for these; the graph stays good for all.
       known: shapes of values that cannot be inferred (what an iterator yields, for example).
       ask: asks kernels of a GPU whose memory a library decides; without it rules have to do.
+      count: finds the lengths of lists that grow; without it what is made of these is unknown.
 
     Raises:
       UnsupportedFunctionError: XLA compiles the function or a part of it, or a size is not known.
@@ -185,37 +190,74 @@ def capture(
     places = {i.name: place_of(i, actual.get(i.name), device) for i in inputs}
     graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device)
     library = {function.signature.name: function for function in graph_def.library.function}
-    sized, fixed = import_sized(graph_def, inputs, actual, known or {}, concrete.graph)
-    reader = Reader(sized, library, fixed, ask)
     own = [node for node in nodes if node.name not in places]
-    given = [_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs]
     outputs = tuple(graphdefs.parse_value(t.name) for t in concrete.outputs)
-    graph = Graph((*given, *reader.nodes(own)), outputs)
-    bodies = reader.all_bodies(own)
-    _refuse_unknown(reader.unknown, concrete)
-    _refuse_pulled(graph, reader.workspace, device)
+
+    size = partial(
+        import_sized, graph_def, inputs, actual, known or {}, concrete.graph, functions=library
+    )
+
+    def read(lengths: Lengths | None) -> _Read:
+        sized, fixed = size(lengths=lengths)
+        reader = Reader(sized, library, fixed, ask, lengths)
+        given = [_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs]
+        return sized, reader, reader.body(given, own, outputs)
+
+    found = _counted(read, count, graph_def)
+    _, reader, body = found
+    refuse_unknown(reader.unknown, concrete)
+    refuse_pulled(body.graph, reader.workspace, device)
     must_run = {op.name for op in concrete.graph.control_outputs} - gone
+    return replace(
+        _as_read(found, concrete, inputs),
+        control_outputs=tuple(sorted(_with_effects(body.graph, must_run))),
+        node_defs={node.name: graphdefs.bare(node) for node in own},
+        library=library,
+        has_sizes=_have_sizes(args or ()),
+        shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
+    )
+
+
+def _as_read(found: _Read, concrete: Any, inputs: Sequence[Input]) -> Captured:
+    """What is known of a function when it has been read."""
+    sized, reader, body = found
+    variables = {i.name: i.variable for i in inputs if i.variable is not None}
     return Captured(
-        graph=graph,
-        bodies=by_rows.told(graph, bodies),
+        graph=body.graph,
+        bodies=by_rows.told(body.graph, body.bodies),
         flops=reader.flops,
         workspace=reader.workspace,
         buffers=reader.buffers,
-        variables={i.name: i.variable for i in inputs if i.variable is not None},
+        variables=variables,
         inputs=tuple(inputs),
-        control_outputs=tuple(sorted(_with_effects(graph, must_run))),
-        node_defs={node.name: graphdefs.bare(node) for node in own},
         dtypes=dtypes_of(sized, inputs),
-        library=library,
         signature=_signature_of(concrete),
-        sources=_sources(graph, concrete),
+        sources=_sources(body.graph, concrete),
         bounds=reader.bounds,
-        handles={i.name: weakref.ref(i.variable.handle) for i in inputs if i.variable is not None},
-        has_sizes=_have_sizes(args or ()),
-        shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
+        handles={name: weakref.ref(one.handle) for name, one in variables.items()},
         numbers=reader.numbers,
         copied=tuple((place, nbytes) for (_, place), nbytes in reader.copied.items()),
     )
+
+
+def _counted(
+    read: Callable[[Lengths | None], _Read], count: Count | None, graph_def: GraphDef
+) -> _Read:
+    """A function read with the lengths of its lists, which are found by running what was read.
+
+    What follows from the length of one list may decide that of another; where that has no end, none
+    is known.
+    """
+    if not may_grow(graph_def):
+        return read(None)
+    lengths = Lengths({})
+    unread = found = read(lengths)
+    for _ in range(_MOST_READ):
+        if count is None or (longer := count(found[-1])) == lengths:
+            return found
+        lengths = longer
+        found = read(lengths)
+    return unread
 
 
 def _nodes_of(
@@ -229,7 +271,7 @@ def _nodes_of(
     randoms.tell(graph_def)
     sums.split(graph_def, _SUMMED)
     norms.take_apart(graph_def, inputs)
-    _refuse_old_loops(graph_def, concrete)
+    refuse_old_loops(graph_def, concrete)
     names = [op.name for op in concrete.graph.get_operations()]
     kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
     gone = reads.share(graph_def, {i.name for i in inputs if is_variable(i)}, kept, names)
@@ -251,29 +293,6 @@ def _with_effects(graph: Graph, names: Iterable[str]) -> set[str]:
         todo += (name for name in node.predecessors if name not in seen)
         seen.update(node.predecessors)
     return found
-
-
-def refuse_compiled(concrete: Any) -> None:
-    """Raises UnsupportedFunctionError if XLA compiles the function as a whole."""
-    if is_compiled(concrete.function_def):
-        raise UnsupportedFunctionError(
-            f"{_plain_name(concrete.name)} is compiled by XLA (jit_compile=True), whose memory "
-            "TensorFlow's executor does not manage; use tf.function(jit_compile=False), "
-            "for Keras model.compile(..., jit_compile=False)"
-        )
-
-
-def _refuse_old_loops(graph_def: GraphDef, concrete: Any) -> None:
-    if loops := sorted({n.op for n in graph_def.node} & _LOOP_OPS):
-        raise UnsupportedFunctionError(
-            f"{_plain_name(concrete.name)} has loops of TensorFlow 1 ({', '.join(loops)}); "
-            "call tf.compat.v1.enable_control_flow_v2() before it is traced"
-        )
-
-
-def _plain_name(name: str | bytes) -> str:
-    text = name.decode() if isinstance(name, bytes) else name
-    return text.removeprefix("__inference_").rpartition("_")[0] or text
 
 
 # Nodes of inputs, and what callers see.
@@ -298,7 +317,7 @@ def _signature_of(concrete: Any) -> Signature:
     graph = concrete.graph
     by_ref = graph._function_captures
     return Signature(
-        name=_plain_name(concrete.name),
+        name=plain_name(concrete.name),
         function_type=concrete.function_type,
         structured_inputs=graph.structured_input_signature,
         arg_keywords=concrete._arg_keywords,
@@ -344,55 +363,7 @@ def _is_resource(node: NodeDef) -> bool:
     return bool(node.op == "VarHandleOp" or node.attr["T"].type == tf.resource.as_datatype_enum)
 
 
-# Errors.
-
-
 def _sources(graph: Graph, concrete: Any) -> dict[str, str]:
     """Lines of user code of the largest nodes; to look up one takes 50 microseconds."""
     largest = sorted(graph.nodes, key=lambda n: max(n.nbytes, default=0), reverse=True)
     return lines.lines_of((node.name for node in largest), concrete.graph, _MAX_SOURCES)
-
-
-def _refuse_pulled(graph: Graph, workspace: Mapping[str, int], device: str) -> None:
-    """On a GPU the nodes of data sets' functions run there, the data sets on the CPU beside it."""
-    if not device_names.is_gpu(device):
-        return
-    for node in graph.nodes:
-        if node.op in datasets.PULLING and (nbytes := workspace.get(node.name, 0)) > SMALL:
-            raise UnsupportedFunctionError(
-                f"{node.name} ({node.op}) runs functions of data sets, whose {nbytes / 2**20:.1f} "
-                f"MiB on {device} cannot be planned; loop over iter(dataset) instead, or over the "
-                "data set outside of the function",
-                node.name,
-            )
-
-
-def _refuse_unknown(unknown: Sequence[tuple[Value, str]], concrete: Any) -> None:
-    if not unknown:
-        return
-    found = lines.lines_of((value.node for value, _ in unknown[:5]), concrete.graph)
-    named = []
-    for value, op in unknown[:5]:
-        line = found.get(value.node)
-        named.append(f"{value} ({op}{', ' + line if line else ''})")
-    more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-    raise UnsupportedFunctionError(
-        f"{_plain_name(concrete.name)}: the size of {', '.join(named)}{more} is not known before "
-        f"the step runs; {_advice(unknown[0][1])}"
-    )
-
-
-def _advice(op: str) -> str:
-    """What makes the size of an op's output known."""
-    if op in _OF_PYTHON:
-        return "TensorFlow cannot look into Python: give its result a shape by tf.ensure_shape"
-    if op in _OF_NUMBERS:
-        return (
-            "how much it makes follows from data: make it of numbers of Python, of shapes that "
-            "are fixed (dataset.batch(n, drop_remainder=True)), or give it a maxlen where there is "
-            "one, and mask what is too much"
-        )
-    return (
-        "fix the shapes, for example with dataset.batch(n, drop_remainder=True), tf.ensure_shape, "
-        "or an input_signature without None"
-    )

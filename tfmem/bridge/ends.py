@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfmem.bridge import shapes
-from tfmem.bridge.inference import MAX_CONSTANT, whole_numbers
 from tfmem.bridge.inputs import UNSIZED, Input, handle_of, placeholder
 from tfmem.bridge.shapes import Shape
+from tfmem.bridge.tensors import MAX_CONSTANT, whole_numbers
 from tfmem.graph.ir import Value
 
 

@@ -31,8 +31,8 @@ from tfmem.bridge.graphdefs import (
     merged_device,
     parse_value,
 )
-from tfmem.bridge.inference import whole_numbers
 from tfmem.bridge.inputs import UNSIZED, Input
+from tfmem.bridge.tensors import whole_numbers
 from tfmem.graph.bodies import BRANCHES
 from tfmem.runtime.devices import full_name
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -11,19 +13,26 @@ import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.framework import func_graph as func_graph_lib
-from tensorflow.python.framework import tensor_util
 
 from tfmem.bridge import shapes
-from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, parse_value
+from tfmem.bridge.graphdefs import (
+    FuncGraph,
+    FunctionDef,
+    GraphDef,
+    body_graph_def,
+    parse_value,
+    value_of,
+)
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, import_graph
 from tfmem.bridge.nesting import Element
 from tfmem.bridge.shapes import Shape
+from tfmem.bridge.tensors import argument, constant, full
+from tfmem.graph.bodies import LOOPS, Lengths
 from tfmem.graph.ir import Value
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
-MAX_CONSTANT = 64
-"""Most elements of `whole_numbers`."""
+_RESIZES = "resize_if_index_out_of_bounds"  # an attribute of TensorListSetItem
 
 STACKING_OPS = ("TensorListStack", "TensorListConcatV2")
 """Ops of which `stacked` knows outputs."""
@@ -36,13 +45,15 @@ def import_sized(
     known: Mapping[Value, Shape],
     traced: FuncGraph | None = None,
     taken: Mapping[Value, Element] | None = None,
+    lengths: Lengths | None = None,
+    functions: Mapping[str, FunctionDef] | None = None,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
     A value that is `known`, or whose shape TensorFlow's Python code told the trace, is fed to its
     readers as if it were an input of that shape; so is what is `taken` out of lists, where
-    inference does not know it. Axes that follow from shapes, and shapes of variables, are constants
-    to their readers. All such shapes are returned with the graph.
+    inference does not know it, and what a loop passes on. Axes that follow from shapes, and shapes
+    of variables, are constants to their readers. All such shapes are returned with the graph.
 
     Args:
       graph_def: the nodes.
@@ -51,15 +62,13 @@ def import_sized(
       known: shapes of values.
       traced: the graph as the user's code made it.
       taken: what nodes take out of lists and optionals.
+      lengths: as of `stacked`.
+      functions: that loops run, by name.
     """
     taken = taken or {}
+    follow = partial(_following, traced=traced, lengths=lengths, functions=functions or {})
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
-    names = {item.name for item in sized}
-    nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
-    nodes.node.extend(n for n in graph_def.node if n.name not in names)
-    for node in nodes.node:
-        node.device = ""  # the import spends half its time on devices
-    _bypass_loops(nodes)
+    nodes = _bare(graph_def, {item.name for item in sized})
     graph = func_graph_lib.FuncGraph("tfmem_sizes")
     try:
         import_graph(graph, nodes, sized)
@@ -75,7 +84,7 @@ def import_sized(
         for value, one in taken.items()
         if value in handles or (one.shape is not None and _is_open(graph, value))
     }
-    told = {**_told(graph, traced, graph_def.library), **_following(graph, traced)}
+    told = {**_told(graph, traced, graph_def.library), **follow(graph)}
     wanted = {**told, **known, **elements, **_shapes_of(numbers)}
     while wanted.keys() - fixed.keys():
         fixed = wanted
@@ -87,8 +96,18 @@ def import_sized(
         graph = func_graph_lib.FuncGraph("tfmem_sizes")
         import_graph(graph, _reading_inputs(nodes, fixed, numbers), [*sized, *extra])
         numbers |= _numbers(graph)
-        wanted = {**_following(graph, traced), **_shapes_of(numbers), **fixed}
+        wanted = {**follow(graph), **_shapes_of(numbers), **fixed}
     return graph, fixed
+
+
+def _bare(graph_def: GraphDef, inputs: Collection[str]) -> GraphDef:
+    """The nodes but for inputs, without devices, on which the import spends half its time."""
+    nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
+    nodes.node.extend(node for node in graph_def.node if node.name not in inputs)
+    for node in nodes.node:
+        node.device = ""
+    _bypass_loops(nodes)
+    return nodes
 
 
 def _numbers(graph: FuncGraph) -> dict[Value, np.ndarray]:
@@ -129,11 +148,64 @@ def _shapes_of(constants: Mapping[Value, np.ndarray]) -> dict[Value, Shape]:
     return {value: found.shape for value, found in constants.items()}
 
 
-def _following(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
+def _following(
+    graph: FuncGraph,
+    traced: FuncGraph | None,
+    lengths: Lengths | None,
+    functions: Mapping[str, FunctionDef],
+) -> dict[Value, Shape]:
     """Shapes that follow from others which TensorFlow's inference does not look at."""
     known = {Value(op.name, i) for op in graph.get_operations() for i in range(len(op.outputs))}
-    found = {**_stacked(graph), **_ensured(graph, traced), **_of_python(graph, traced)}
+    found = {**_stacked(graph, lengths), **_ensured(graph, traced), **_of_python(graph, traced)}
+    found |= _looped(graph, functions)
     return {v: shape for v, shape in found.items() if v in known and _is_open(graph, v)}
+
+
+def _looped(graph: FuncGraph, functions: Mapping[str, FunctionDef]) -> dict[Value, Shape]:
+    """Shapes of the variables of loops that no turn changes, though the trace left them open."""
+    found: dict[Value, Shape] = {}
+    for op in graph.get_operations():
+        if op.type not in LOOPS or not any(_is_open(graph, value_of(t)) for t in op.outputs):
+            continue
+        function = functions.get(op.get_attr("body").name)
+        for i, shape in enumerate(_unchanged(function, op.inputs, functions) if function else ()):
+            if shape is not None and (known := full(tf.TensorShape(shape))) is not None:
+                found[Value(op.name, i)] = known
+    return found
+
+
+def _unchanged(
+    function: FunctionDef, tensors: Sequence[tf.Tensor], functions: Mapping[str, FunctionDef]
+) -> list[tuple[int | None, ...] | None]:
+    """What a loop's function leaves of its variables' shapes, however often it is run."""
+    graph_def, outputs = body_graph_def(function)
+    names = [one.name for one in function.signature.input_arg]
+    given = [argument(name, t, runs_once=False) for name, t in zip(names, tensors, strict=True)]
+    while True:
+        graph, fixed = import_sized(graph_def, given, {}, {}, functions=functions)
+        shapes_given = {Value(one.name): one.shape for one in given}
+        changed = False
+        for i, value in enumerate(map(parse_value, outputs)):
+            before = given[i].shape
+            if before is None or given[i].dtype in UNSIZED:
+                continue
+            after = shapes_given[value] if value in shapes_given else fixed.get(value)
+            if value not in shapes_given and after is None:
+                after = as_shape(graph.get_tensor_by_name(str(value)).shape)
+            same = _common(before, after)
+            if same != before:
+                given[i], changed = replace(given[i], shape=same), True
+        if not changed:
+            return [one.shape for one in given]
+
+
+def _common(
+    before: tuple[int | None, ...], after: tuple[int | None, ...] | None
+) -> tuple[int | None, ...] | None:
+    """The dimensions in which two shapes agree; None where the ranks differ."""
+    if after is None or len(before) != len(after):
+        return None
+    return tuple(a if a == b else None for a, b in zip(before, after, strict=True))
 
 
 def _ensured(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
@@ -167,40 +239,56 @@ def _of_python(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]
     return found
 
 
-def _stacked(graph: FuncGraph) -> dict[Value, Shape]:
+def _stacked(graph: FuncGraph, lengths: Lengths | None) -> dict[Value, Shape]:
     """Shapes of lists that become a tensor, where the number of their elements is known."""
     return {
         Value(op.name, i): shape
         for op in graph.get_operations()
         if op.type in STACKING_OPS
-        for i, shape in enumerate(stacked(op))
+        for i, shape in enumerate(stacked(op, lengths))
         if shape is not None
     }
 
 
+def may_grow(graph_def: GraphDef) -> bool:
+    """Whether a list may get more elements than were reserved, by a function or those it runs."""
+    functions = (function.node_def for function in graph_def.library.function)
+    nodes = chain(graph_def.node, *functions)
+    return any(_RESIZES in node.attr and node.attr[_RESIZES].b for node in nodes)
+
+
 def stacked(
-    op: tf.Operation, standing: Callable[[tf.Tensor], tf.Tensor] = lambda tensor: tensor
+    op: tf.Operation,
+    lengths: Lengths | None,
+    standing: Callable[[tf.Tensor], tf.Tensor] = lambda tensor: tensor,
 ) -> list[Shape | None]:
     """Shapes of what one of `STACKING_OPS` makes of a list, as far as they are known.
 
     Args:
       op: the node.
+      lengths: of the lists that nodes read, where lists may grow; None where all are as long as
+        was reserved.
       standing: gives the tensor that stands for another.
     """
     result: list[Shape | None] = [None] * len(op.outputs)
-    source = op.inputs[0].op
-    if source.type != "TensorListReserve":
+    count = _reserved(op, standing) if lengths is None else lengths.of(op.name)
+    if count is None:
         return result
-    if (found := constant(standing(source.inputs[1]))) is None:
-        return result
-    count, row = found[0], op.outputs[0].shape[1:]
+    row = op.outputs[0].shape[1:]
     if op.type == "TensorListConcatV2":
         result[1] = (count,)
-        element = constant(standing(source.inputs[0])) or (-1,)
+        element = constant(standing(op.inputs[1])) or (-1,)
         count = count * element[0] if element[0] >= 0 else -1
     if count >= 0 and row.is_fully_defined():
         result[0] = (count, *row)
     return result
+
+
+def _reserved(op: tf.Operation, standing: Callable[[tf.Tensor], tf.Tensor]) -> int | None:
+    """How many elements were reserved in the list that a node reads, if that is known."""
+    source = op.inputs[0].op
+    found = constant(standing(source.inputs[1])) if source.type == "TensorListReserve" else None
+    return found[0] if found else None
 
 
 def _is_open(graph: FuncGraph, value: Value) -> bool:
@@ -295,31 +383,3 @@ def _with_actual_shape(item: Input, actual: Any) -> Input:
     if item.dtype in UNSIZED or shape is None:
         return item
     return Input(item.name, item.dtype, item.handle, shape)
-
-
-def argument(name: str, tensor: tf.Tensor, *, runs_once: bool = True) -> Input:
-    """What a function is given: with its value where that is known and each run has the same."""
-    value = whole_numbers(tensor) if runs_once else None
-    return Input(name, tensor.dtype, handle_of(tensor), as_shape(tensor.shape), value=value)
-
-
-def full(shape: tf.TensorShape) -> Shape | None:
-    """A shape without open dimensions; None if it has some."""
-    return tuple(shape) if shape.is_fully_defined() else None
-
-
-def constant(tensor: tf.Tensor) -> tuple[int, ...] | None:
-    """`whole_numbers`, flattened."""
-    value = whole_numbers(tensor)
-    return None if value is None else tuple(int(n) for n in value.reshape(-1))
-
-
-def whole_numbers(tensor: tf.Tensor) -> np.ndarray | None:
-    """Value of a small tensor of integers or truths that is known before the step runs."""
-    if not (tensor.dtype.is_integer or tensor.dtype.is_bool) or not tensor.shape.is_fully_defined():
-        return None
-    if tensor.shape.num_elements() > MAX_CONSTANT:
-        return None
-    value = tensor_util.constant_value(tensor)
-    found = tensor_util.try_evaluate_constant(tensor) if value is None else value
-    return None if found is None else np.asarray(found)

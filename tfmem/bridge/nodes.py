@@ -25,13 +25,14 @@ from tfmem.bridge.graphdefs import (
     topological,
     value_of,
 )
-from tfmem.bridge.inference import argument, constant, full, import_sized
+from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, is_variable, resizable
 from tfmem.bridge.shapes import Shape
+from tfmem.bridge.tensors import argument, constant, full
 from tfmem.bridge.workspace import WORKSPACE_OPS, of_kernel, workspace
 from tfmem.costs.types import HANDLE_BYTES
 from tfmem.graph import device_names
-from tfmem.graph.bodies import BRANCHES, Body
+from tfmem.graph.bodies import BRANCHES, Body, Lengths
 from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
 
 _MOST_DIMENSIONS = 8  # of tensors that kernels take
@@ -62,8 +63,9 @@ class Reader:
         functions: Mapping[str, FunctionDef],
         known: Mapping[Value, Shape],
         ask: Ask | None,
+        lengths: Lengths | None = None,
     ) -> None:
-        self._ask = ask
+        self._ask, self._lengths = ask, lengths
         self.flops: dict[str, float] = {}
         self.workspace: dict[str, int] = {}
         self.buffers: dict[str, tuple[int, ...]] = {}
@@ -72,7 +74,7 @@ class Reader:
         self.unknown: list[tuple[Value, str]] = []
         self._functions = functions
         self._ops = {op.name: op for op in graph.get_operations()}
-        self._standing = bounded(graph, functions)
+        self._standing = bounded(graph, functions, lengths)
         self._late = self._standing.late
         late = {value: tuple(tensor.shape) for value, tensor in self._standing.most.items()}
         self._known = {**late, **known}
@@ -257,7 +259,22 @@ class Reader:
                 self.buffers[node_def.name] = scratch
         return {"shares": shapes.shared_input(call), **of_kernel(call, on_gpu)}
 
-    def all_bodies(self, nodes: Iterable[NodeDef]) -> dict[str, tuple[Body, ...]]:
+    def body(
+        self, given: Iterable[Node], nodes: Sequence[NodeDef], outputs: Iterable[Value]
+    ) -> Body:
+        """The function of its input nodes and its NodeDefs, these in a topological order."""
+        graph = Graph((*given, *self.nodes(nodes)), tuple(outputs))
+        return Body(
+            graph=graph,
+            flops=self.flops,
+            workspace=self.workspace,
+            buffers=self.buffers,
+            bodies=self._all_bodies(nodes),
+            numbers=self.numbers,
+            returns=graph.outputs,
+        )
+
+    def _all_bodies(self, nodes: Iterable[NodeDef]) -> dict[str, tuple[Body, ...]]:
         """The functions that nodes run, by the node's name.
 
         Args:
@@ -297,7 +314,7 @@ class Reader:
                     for name, tensor in zip(names, arguments, strict=True)
                 ]
                 held = [self._held.get(one, len(result)) for one in values]
-                body, reader = self._body(definition, inputs, held, node_def)
+                body, reader = self._body(definition, inputs, held, node_def, len(result))
                 for index, value in enumerate(body.returns):
                     one = reader._held.get(value)
                     self._held.add(Value(node_def.name, index), one, len(result))
@@ -313,10 +330,10 @@ class Reader:
             op, is_here = self._ops[one.name], not device_names.is_gpu(one.device)
             if is_here and one is not node_def:
                 total += datasets.held(one, op)
-            for name in functions_of(one):
+            for number, name in enumerate(functions_of(one)):
                 function = self._functions[name]
                 inputs = datasets.inputs_of(function, one, op)
-                body, _ = self._body(function, inputs, [None] * len(inputs), one)
+                body, _ = self._body(function, inputs, [None] * len(inputs), one, number)
                 total += datasets.at_once(body, len(inputs) - datasets.captured_by(one))
         return total
 
@@ -326,8 +343,9 @@ class Reader:
         inputs: Sequence[Input],
         held: Sequence[nesting.Held | None],
         caller: NodeDef,
+        number: int,
     ) -> tuple[Body, Reader]:
-        """A function, for inputs that hold something, and what has read it."""
+        """One of a node's functions, for inputs that hold something, and what has read it."""
         graph_def, outputs = body_graph_def(function)
         known = nesting.Known()
         for given, one in zip(inputs, held, strict=True):
@@ -335,33 +353,22 @@ class Reader:
         places = {n.name: merged_device(n.device, caller.device) for n in graph_def.node}
         nodes = topological(graph_def.node)
         taken = nesting.popped(nodes, known)
-        graph, fixed = import_sized(graph_def, inputs, {}, {}, taken=taken)
+        lengths = self._lengths and self._lengths.within(caller.name, caller.op, number)
+        functions = self._functions
+        graph, fixed = import_sized(
+            graph_def, inputs, {}, {}, taken=taken, lengths=lengths, functions=functions
+        )
         for node in graph_def.node:
             node.device = places[node.name]
-        reader = Reader(graph, self._functions, fixed, self._ask)
+        reader = Reader(graph, functions, fixed, self._ask, lengths)
         reader._held = known
         reader._most |= {v: one.nbytes for v, one in taken.items() if one.nbytes is not None}
         arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)
-        body = Graph(
-            (*arg_nodes, *reader.nodes(nodes)),
-            tuple(map(parse_value, outputs)),
-        )
-        bodies, name = reader.all_bodies(nodes), caller.name
+        body, name = reader.body(arg_nodes, nodes, map(parse_value, outputs)), caller.name
         self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
         self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
-        made = Body(
-            graph=body,
-            function=function.signature.name,
-            flops=reader.flops,
-            workspace=reader.workspace,
-            buffers=reader.buffers,
-            bodies=bodies,
-            numbers=reader.numbers,
-            returns=body.outputs,
-            resizable=resizable(inputs),
-            turns=_turns(caller),
-        )
-        return made, reader
+        name, turns = function.signature.name, _turns(caller)
+        return replace(body, function=name, resizable=resizable(inputs), turns=turns), reader
 
 
 def _turns(caller: NodeDef) -> int:

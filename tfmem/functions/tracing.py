@@ -24,6 +24,7 @@ from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
 from tfmem.runtime import creation, variables
 from tfmem.runtime.asking import ask
+from tfmem.simulation.contents import lengths
 
 _TRIED = 1 / 16
 """Part of the budget that kernels find free for their workspaces when they try algorithms: what the
@@ -83,7 +84,13 @@ def captured(
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
     with told(concrete.graph):
         found = with_contents(
-            capture(concrete, device=first.device, args=flat, ask=asking if most else None)
+            capture(
+                concrete,
+                device=first.device,
+                args=flat,
+                ask=asking if most else None,
+                count=lengths,
+            )
         )
     return with_passed(found, flat, (args, kwargs))
 

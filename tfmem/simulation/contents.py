@@ -20,14 +20,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from tfmem.costs.types import GRAIN
 from tfmem.errors import UnsupportedFunctionError
-from tfmem.graph.bodies import Argument, Bodies, Body, Items, Leaf
+from tfmem.graph.bodies import Argument, Bodies, Body, Items, Leaf, Lengths
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.simulation import lists
 from tfmem.simulation.code import code_of
-from tfmem.simulation.holdings import Holdings, Tensor
-from tfmem.simulation.machine import Machine, Path
+from tfmem.simulation.holdings import Holdings, List, Tensor
+from tfmem.simulation.machine import Frame, Machine, Observer, Path
 from tfmem.simulation.recorder import Recorder
 from tfmem.units import format_bytes
 
@@ -47,9 +48,35 @@ def studied(top: Body, granularity: int) -> Body:
     """
     if not top.bodies and not any(node.op in lists.OPS for node in top.graph.nodes):
         return top
-    runs = [_run(top, granularity, choice) for choice in range(_most_branches(top.bodies))]
+    runs = [_described(top, granularity, choice) for choice in range(_most_branches(top.bodies))]
     runs.sort(key=lambda run: run[0], reverse=True)
     return _merged(top, (), [records for _, records in runs])
+
+
+def lengths(top: Body) -> Lengths:
+    """How many elements lists have at most where a function, or one that it runs, stacks them.
+
+    A loop that nothing bounds has few turns here.
+    """
+    reader = _Reader()
+    for choice in range(_most_branches(top.bodies)):
+        _run(top, Holdings(GRAIN), choice, reader)
+    return Lengths(reader.found)
+
+
+class _Reader(Observer):
+    """Looks at lists of which tensors are made."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[Path, str], int] = {}
+
+    def made(self, frame: Frame, node: int) -> None:
+        """A node has made new tensors."""
+        one = frame.code.nodes[node]
+        if one.op in lists.STACKING:
+            key, thing = (frame.path, one.name), frame.thing(frame.code.inputs[node][0])
+            if isinstance(thing, List):
+                self.found[key] = max(len(thing.items), self.found.get(key, 0))
 
 
 Records = Mapping[Path, Body]
@@ -63,16 +90,11 @@ def _most_branches(bodies: Bodies) -> int:
     return max(counts)
 
 
-def _run(top: Body, granularity: int, choice: int) -> tuple[int, Records]:
+def _described(top: Body, granularity: int, choice: int) -> tuple[int, Records]:
     """Runs a function once; its peak, and what was seen of each function in it."""
     holdings = Holdings(granularity)
     recorder = Recorder(holdings)
-    machine = Machine(holdings, lambda path, count: min(choice, count - 1), recorder)
-    given = [node for node in top.graph.nodes if node.is_input]
-    things = [Tensor(holdings.make(node.nbytes[0])) for node in given]
-    for thing in things:
-        holdings.hold(thing)  # they stay with the caller
-    machine.run(code_of(top, Plan()), things, ())
+    machine = _run(top, holdings, choice, recorder)
     if machine.unbounded:
         raise _refusal(machine.unbounded)
     now = most = 0
@@ -80,6 +102,17 @@ def _run(top: Body, granularity: int, choice: int) -> tuple[int, Records]:
         now += nbytes if nbytes > 0 else -holdings.sizes[buffer]
         most = max(most, now)
     return most, recorder.records
+
+
+def _run(top: Body, holdings: Holdings, choice: int, observer: Observer) -> Machine:
+    """Runs a function once, with the same choice wherever nothing tells which branch is taken."""
+    machine = Machine(holdings, lambda path, count: min(choice, count - 1), observer)
+    given = [node for node in top.graph.nodes if node.is_input]
+    things = [Tensor(holdings.make(node.nbytes[0])) for node in given]
+    for thing in things:
+        holdings.hold(thing)  # they stay with the caller
+    machine.run(code_of(top, Plan()), things, ())
+    return machine
 
 
 def _refusal(kept: Mapping[Path, int]) -> UnsupportedFunctionError:

@@ -186,7 +186,10 @@ OPS: dict[str, Callable[[Call], list[Thing]]] = {
     "TensorListConcatLists": _joined,
 }
 """Ops whose outputs refer to their inputs or to new buffers. What reads lists into tensors
-(`TensorListStack`, `TensorListGather`, `TensorListConcatV2`) makes outputs like any other op."""
+(`STACKING`, `TensorListGather`) makes outputs like any other op."""
+
+STACKING = ("TensorListStack", "TensorListConcatV2")
+"""Ops that make one tensor of all elements."""
 
 ELEMENTWISE = ("AddN", "ZerosLike")
 """Ops that take lists, too, element by element."""

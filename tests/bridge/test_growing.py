@@ -1,0 +1,114 @@
+"""Lists that get more elements than were reserved: how long they are where they are stacked."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+import tfmem
+from tests.support.captures import captured_from, only
+from tfmem.functions.contents import with_contents
+from tfmem.simulation.contents import lengths
+
+ROWS, WIDTH = 12, 64
+
+
+def _filled(x: tf.Tensor, *, is_loop: bool, reserved: int = 0) -> tf.TensorArray:
+    rows = tf.TensorArray(tf.float32, reserved, dynamic_size=True, element_shape=[WIDTH])
+    for i in tf.range(ROWS) if is_loop else range(ROWS):
+        rows = rows.write(i, x[i] * 2.0)
+    return rows
+
+
+@pytest.mark.parametrize("reserved", [0, 1])
+@pytest.mark.parametrize("is_loop", [True, False])
+def test_what_is_stacked_is_as_long_as_the_list_became(is_loop: bool, reserved: int):
+    def step(x):
+        return tf.exp(_filled(x, is_loop=is_loop, reserved=reserved).stack())
+
+    captured = captured_from(tf.function(step), tf.ones([ROWS, WIDTH]), count=lengths)
+    assert only(captured, "Exp").nbytes == (ROWS * WIDTH * 4,)
+
+
+def test_the_length_of_one_list_may_follow_from_that_of_another():
+    def step(x):
+        first = _filled(x, is_loop=True).stack()
+        again = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[WIDTH])
+        for i in tf.range(2 * tf.shape(first)[0]):
+            again = again.write(i, first[i // 2])
+        return tf.exp(again.stack())
+
+    captured = captured_from(tf.function(step), tf.ones([ROWS, WIDTH]), count=lengths)
+    assert only(captured, "Exp").nbytes == (2 * ROWS * WIDTH * 4,)
+
+
+def test_what_a_branch_stacks_is_as_long_as_the_list_became_there():
+    def step(x):
+        return tf.cond(
+            tf.reduce_sum(x) > 0.0,
+            lambda: tf.reduce_sum(tf.exp(_filled(x, is_loop=True).stack())),
+            lambda: 0.0,
+        )
+
+    captured = captured_from(tf.function(step), tf.ones([ROWS, WIDTH]), count=lengths)
+    (branches,) = captured.bodies.values()
+    sizes = [node.nbytes[0] for body in branches for node in body.graph.nodes if node.op == "Exp"]
+    assert sizes == [ROWS * WIDTH * 4]
+
+
+def test_a_list_whose_length_is_not_known_is_refused():
+    def step(x):
+        rows, i = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[WIDTH]), 0
+        while tf.reduce_sum(x) > tf.cast(i, tf.float32):
+            rows, i = rows.write(i, x[i]), i + 1
+        return tf.exp(rows.stack())
+
+    captured = captured_from(tf.function(step), tf.ones([ROWS, WIDTH]), count=lengths)
+    with pytest.raises(tfmem.UnsupportedFunctionError, match="how many there are at most"):
+        with_contents(captured)
+
+
+def test_what_a_loop_passes_on_has_the_size_of_what_it_was_given():
+    @tf.function(input_signature=[tf.TensorSpec([None, WIDTH])])
+    def step(x):
+        twice = tf.exp(x)
+        for _ in tf.range(3):
+            for _ in tf.range(2):
+                twice += tf.sin(twice)
+        return tf.tanh(twice)
+
+    captured = captured_from(step, args=[tf.ones([ROWS, WIDTH])])
+    assert only(captured, "Tanh").nbytes == (ROWS * WIDTH * 4,)
+
+
+def test_what_a_loop_makes_larger_has_no_size():
+    @tf.function(input_signature=[tf.TensorSpec([None, WIDTH])])
+    def step(x):
+        for _ in tf.range(3):
+            tf.autograph.experimental.set_loop_options(
+                shape_invariants=[(x, tf.TensorShape([None, WIDTH]))]
+            )
+            x = tf.concat([x, x], 0)
+        return tf.tanh(x)
+
+    with pytest.raises(tfmem.UnsupportedFunctionError, match="not known before the step runs"):
+        captured_from(step, args=[tf.ones([ROWS, WIDTH])])
+
+
+def test_a_list_that_follows_from_its_own_length_has_none():
+    def step(x):
+        size = tf.constant(1)
+        rows = tf.zeros([1, WIDTH])
+        for _ in tf.range(3):
+            tf.autograph.experimental.set_loop_options(
+                shape_invariants=[(rows, tf.TensorShape([None, WIDTH]))]
+            )
+            made = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[WIDTH])
+            for i in tf.range(size + 1):
+                made = made.write(i, x[0])
+            rows = made.stack()
+            size = tf.shape(rows)[0]
+        return tf.exp(rows)
+
+    with pytest.raises(tfmem.UnsupportedFunctionError, match="not known before the step runs"):
+        captured_from(tf.function(step), tf.ones([ROWS, WIDTH]), count=lengths)
