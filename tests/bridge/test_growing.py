@@ -112,3 +112,24 @@ def test_a_list_that_follows_from_its_own_length_has_none():
 
     with pytest.raises(tfmem.UnsupportedFunctionError, match="not known before the step runs"):
         captured_from(tf.function(step), tf.ones([ROWS, WIDTH]), count=lengths)
+
+
+@pytest.mark.parametrize("is_dynamic", [True, False])
+def test_gradients_of_a_loop_over_an_open_batch_have_the_sizes_of_the_call(is_dynamic: bool):
+    weights = tf.Variable(tf.ones([WIDTH, WIDTH]))
+
+    @tf.function(input_signature=[tf.TensorSpec([None, ROWS, WIDTH])])
+    def step(x):
+        with tf.GradientTape() as tape:
+            state = tf.zeros([tf.shape(x)[0], WIDTH])
+            states = tf.TensorArray(tf.float32, 0 if is_dynamic else ROWS, dynamic_size=is_dynamic)
+            for i in tf.range(ROWS):
+                state = tf.tanh(x[:, i] @ weights + state)
+                states = states.write(i, state)
+            loss = tf.reduce_sum(tf.exp(states.stack()))
+        return tape.gradient(loss, weights)
+
+    captured = captured_from(step, args=[tf.ones([5, ROWS, WIDTH])], count=lengths)
+    assert only(captured, "Exp").nbytes == (ROWS * 5 * WIDTH * 4,)
+    gradients = only(captured, "StatelessWhile")
+    assert 5 * WIDTH * 4 in gradients.nbytes

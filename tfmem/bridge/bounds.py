@@ -32,11 +32,12 @@ from tfmem.bridge.graphdefs import (
     parse_value,
     value_of,
 )
-from tfmem.bridge.inference import STACKING_OPS, import_sized, numbers_of, stacked
+from tfmem.bridge.inference import import_sized, numbers_of
 from tfmem.bridge.inputs import placeholder
+from tfmem.bridge.seen import NOTHING_SEEN, STACKING_OPS, Seen, stacked
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.tensors import argument, constant, full, whole_numbers
-from tfmem.graph.bodies import BRANCHES, Lengths
+from tfmem.graph.bodies import BRANCHES
 from tfmem.graph.ir import Value
 from tfmem.graph.scalars import between, spanning
 
@@ -107,21 +108,21 @@ class Bounds:
 
 
 def bounded(
-    graph: FuncGraph, functions: Mapping[str, FunctionDef], lengths: Lengths | None = None
+    graph: FuncGraph, functions: Mapping[str, FunctionDef], seen: Seen = NOTHING_SEEN
 ) -> Bounds:
     """What stands for each value that depends on data and has a largest shape.
 
     Args:
       graph: with all shapes that do not depend on data.
       functions: that its nodes run, by name.
-      lengths: as of `stacked`.
+      seen: of this function.
     """
-    return _Maker(functions, lengths).made(graph.get_operations())
+    return _Maker(functions, seen).made(graph.get_operations())
 
 
 class _Maker:
-    def __init__(self, functions: Mapping[str, FunctionDef], lengths: Lengths | None) -> None:
-        self._functions, self._lengths = functions, lengths
+    def __init__(self, functions: Mapping[str, FunctionDef], seen: Seen) -> None:
+        self._functions, self._seen = functions, seen
         self._graph = func_graph_lib.FuncGraph("tfmem_bounds")
         self._most: dict[Value, tf.Tensor] = {}
         self._least: dict[Value, tf.Tensor] = {}
@@ -188,7 +189,7 @@ class _Maker:
     ) -> Sequence[tf.Tensor | None]:
         """The outputs of an op, where the shapes of some follow only from what is known of it."""
         if op.type in STACKING_OPS:
-            found = stacked(op, self._lengths, self._given_as)
+            found = stacked(op, self._seen, self._given_as)
         elif op.type in _STITCHING:
             found = [self._stitched(op)]
         else:
@@ -281,14 +282,12 @@ class _Maker:
     ) -> list[list[tf.Tensor | None]]:
         """What stands for each output of a function that an op runs, at either end."""
         function = self._functions[functions_of(op.node_def)[branch]]
-        lengths = self._lengths and self._lengths.within(op.name, op.type, branch)
+        seen = self._seen.within(op.name, op.type, branch)
         graph_def, outputs = body_graph_def(function)
         names = [one.name for one in function.signature.input_arg]
         inputs = [argument(name, tensor) for name, tensor in zip(names, given, strict=True)]
-        graph, fixed = import_sized(
-            graph_def, inputs, {}, {}, lengths=lengths, functions=self._functions
-        )
-        bounds = bounded(graph, self._functions, lengths)
+        graph, fixed = import_sized(graph_def, inputs, {}, {}, seen=seen)
+        bounds = bounded(graph, self._functions, seen)
         passed = dict(zip(map(Value, names), given, strict=True))
         result = []
         for like, value in zip(op.outputs, map(parse_value, outputs), strict=True):

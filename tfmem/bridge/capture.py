@@ -29,7 +29,7 @@ from tfmem.bridge import (
 )
 from tfmem.bridge.asked import Ask
 from tfmem.bridge.graphdefs import BODIES, FuncGraph, FunctionDef, GraphDef, NodeDef
-from tfmem.bridge.inference import import_sized, may_grow
+from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import Input, Passed, as_shape, inputs_of, is_variable, place_of, tensor_of
 from tfmem.bridge.nodes import Reader, dtypes_of
 from tfmem.bridge.refusals import (
@@ -39,7 +39,8 @@ from tfmem.bridge.refusals import (
     refuse_pulled,
     refuse_unknown,
 )
-from tfmem.graph.bodies import Bodies, Body, Lengths
+from tfmem.bridge.seen import Place, Seen, may_grow
+from tfmem.graph.bodies import Bodies, Body
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.ops import facts_of
 from tfmem.runtime import devices
@@ -50,8 +51,8 @@ _MOST_READ = 8
 _SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64)}
 
 
-Count = Callable[[Body], Lengths]
-"""Finds the lengths of the lists that a function, and those that it runs, read."""
+Count = Callable[[Body], Mapping[Place, int]]
+"""Finds the `counts` of `Seen` in a function and in those that it runs."""
 
 _Read = tuple[FuncGraph, Reader, Body]
 """A function with its sizes, what has read it, and as it was read."""
@@ -177,7 +178,7 @@ def capture(
         trace left a dimension open. Sizes hold for these; the graph stays good for all.
       known: shapes of values that cannot be inferred (what an iterator yields, for example).
       ask: asks kernels of a GPU whose memory a library decides; without it rules have to do.
-      count: finds the lengths of lists that grow; without it what is made of these is unknown.
+      count: counts the elements of lists that grow; without it what is made of these is unknown.
 
     Raises:
       UnsupportedFunctionError: XLA compiles the function or a part of it, or a size is not known.
@@ -193,17 +194,15 @@ def capture(
     own = [node for node in nodes if node.name not in places]
     outputs = tuple(graphdefs.parse_value(t.name) for t in concrete.outputs)
 
-    size = partial(
-        import_sized, graph_def, inputs, actual, known or {}, concrete.graph, functions=library
-    )
+    size = partial(import_sized, graph_def, inputs, actual, known or {}, concrete.graph)
 
-    def read(lengths: Lengths | None) -> _Read:
-        sized, fixed = size(lengths=lengths)
-        reader = Reader(sized, library, fixed, ask, lengths)
+    def read(seen: Seen) -> _Read:
+        sized, fixed = size(seen=seen)
+        reader = Reader(sized, library, fixed, ask, seen)
         given = [_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs]
         return sized, reader, reader.body(given, own, outputs)
 
-    found = _counted(read, count, graph_def)
+    found = _with_seen(read, count, graph_def)
     _, reader, body = found
     refuse_unknown(reader.unknown, concrete)
     refuse_pulled(body.graph, reader.workspace, device)
@@ -240,24 +239,23 @@ def _as_read(found: _Read, concrete: Any, inputs: Sequence[Input]) -> Captured:
     )
 
 
-def _counted(
-    read: Callable[[Lengths | None], _Read], count: Count | None, graph_def: GraphDef
-) -> _Read:
-    """A function read with the lengths of its lists, which are found by running what was read.
+def _with_seen(read: Callable[[Seen], _Read], count: Count | None, graph_def: GraphDef) -> _Read:
+    """A function, read again and again as more is known of the lists that are stacked in it.
 
-    What follows from the length of one list may decide that of another; where that has no end, none
-    is known.
+    What follows from one list may decide what another is like; where that has no end, nothing is
+    known of any.
     """
-    if not may_grow(graph_def):
-        return read(None)
-    lengths = Lengths({})
-    unread = found = read(lengths)
+    seen = Seen(may_grow(graph_def))
+    first = found = read(seen)
     for _ in range(_MOST_READ):
-        if count is None or (longer := count(found[-1])) == lengths:
+        _, reader, body = found
+        counts = count(body) if count is not None and seen.grows else {}
+        more = replace(seen, counts=counts, rows=reader.rows, passed=reader.passed)
+        if more == seen:
             return found
-        lengths = longer
-        found = read(lengths)
-    return unread
+        seen = more
+        found = read(seen)
+    return first
 
 
 def _nodes_of(

@@ -146,3 +146,17 @@ def output_count(output: Any, node: NodeDef) -> int:
     if output.type_list_attr:
         return len(node.attr[output.type_list_attr].list.type)
     return 1
+
+
+def turns_of(caller: NodeDef) -> int:
+    """How many runs of its function a node has under way at once at most."""
+    found = caller.attr.get("parallel_iterations")
+    return max(1, found.i) if found else 1
+
+
+def plain(value: Any) -> object:
+    """An AttrValue as a number, text, truth or integers; None for what nobody asks for."""
+    kind = value.WhichOneof("value")
+    if kind in ("s", "list"):
+        return value.s.decode(errors="replace") if kind == "s" else tuple(value.list.i)
+    return getattr(value, kind) if kind in ("i", "f", "b", "type") else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,27 +14,15 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph as func_graph_lib
 
 from tfmem.bridge import shapes
-from tfmem.bridge.graphdefs import (
-    FuncGraph,
-    FunctionDef,
-    GraphDef,
-    body_graph_def,
-    parse_value,
-    value_of,
-)
+from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, parse_value
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, import_graph
 from tfmem.bridge.nesting import Element
+from tfmem.bridge.seen import NOTHING_SEEN, STACKING_OPS, Seen, stacked
 from tfmem.bridge.shapes import Shape
-from tfmem.bridge.tensors import argument, constant, full
-from tfmem.graph.bodies import LOOPS, Lengths
+from tfmem.bridge.tensors import constant, full
 from tfmem.graph.ir import Value
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-
-_RESIZES = "resize_if_index_out_of_bounds"  # an attribute of TensorListSetItem
-
-STACKING_OPS = ("TensorListStack", "TensorListConcatV2")
-"""Ops of which `stacked` knows outputs."""
 
 
 def import_sized(
@@ -45,8 +32,7 @@ def import_sized(
     known: Mapping[Value, Shape],
     traced: FuncGraph | None = None,
     taken: Mapping[Value, Element] | None = None,
-    lengths: Lengths | None = None,
-    functions: Mapping[str, FunctionDef] | None = None,
+    seen: Seen = NOTHING_SEEN,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
@@ -62,11 +48,10 @@ def import_sized(
       known: shapes of values.
       traced: the graph as the user's code made it.
       taken: what nodes take out of lists and optionals.
-      lengths: as of `stacked`.
-      functions: that loops run, by name.
+      seen: of this function.
     """
     taken = taken or {}
-    follow = partial(_following, traced=traced, lengths=lengths, functions=functions or {})
+    follow = partial(_following, traced=traced, seen=seen)
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
     nodes = _bare(graph_def, {item.name for item in sized})
     graph = func_graph_lib.FuncGraph("tfmem_sizes")
@@ -78,6 +63,7 @@ def import_sized(
         import_graph(graph, nodes, sized)
     fixed: dict[Value, Shape] = {}
     numbers = _numbers(graph)
+    numbers |= {v: one.numbers for v, one in taken.items() if one.numbers is not None}
     handles = {value: one.handle for value, one in taken.items() if one.handle is not None}
     elements: dict[Value, Shape] = {
         value: one.shape or ()
@@ -151,61 +137,13 @@ def _shapes_of(constants: Mapping[Value, np.ndarray]) -> dict[Value, Shape]:
 def _following(
     graph: FuncGraph,
     traced: FuncGraph | None,
-    lengths: Lengths | None,
-    functions: Mapping[str, FunctionDef],
+    seen: Seen,
 ) -> dict[Value, Shape]:
     """Shapes that follow from others which TensorFlow's inference does not look at."""
     known = {Value(op.name, i) for op in graph.get_operations() for i in range(len(op.outputs))}
-    found = {**_stacked(graph, lengths), **_ensured(graph, traced), **_of_python(graph, traced)}
-    found |= _looped(graph, functions)
+    found = {**_stacked(graph, seen), **_ensured(graph, traced), **_of_python(graph, traced)}
+    found |= {value: shape for (path, value), shape in seen.passed.items() if path == seen.path}
     return {v: shape for v, shape in found.items() if v in known and _is_open(graph, v)}
-
-
-def _looped(graph: FuncGraph, functions: Mapping[str, FunctionDef]) -> dict[Value, Shape]:
-    """Shapes of the variables of loops that no turn changes, though the trace left them open."""
-    found: dict[Value, Shape] = {}
-    for op in graph.get_operations():
-        if op.type not in LOOPS or not any(_is_open(graph, value_of(t)) for t in op.outputs):
-            continue
-        function = functions.get(op.get_attr("body").name)
-        for i, shape in enumerate(_unchanged(function, op.inputs, functions) if function else ()):
-            if shape is not None and (known := full(tf.TensorShape(shape))) is not None:
-                found[Value(op.name, i)] = known
-    return found
-
-
-def _unchanged(
-    function: FunctionDef, tensors: Sequence[tf.Tensor], functions: Mapping[str, FunctionDef]
-) -> list[tuple[int | None, ...] | None]:
-    """What a loop's function leaves of its variables' shapes, however often it is run."""
-    graph_def, outputs = body_graph_def(function)
-    names = [one.name for one in function.signature.input_arg]
-    given = [argument(name, t, runs_once=False) for name, t in zip(names, tensors, strict=True)]
-    while True:
-        graph, fixed = import_sized(graph_def, given, {}, {}, functions=functions)
-        shapes_given = {Value(one.name): one.shape for one in given}
-        changed = False
-        for i, value in enumerate(map(parse_value, outputs)):
-            before = given[i].shape
-            if before is None or given[i].dtype in UNSIZED:
-                continue
-            after = shapes_given[value] if value in shapes_given else fixed.get(value)
-            if value not in shapes_given and after is None:
-                after = as_shape(graph.get_tensor_by_name(str(value)).shape)
-            same = _common(before, after)
-            if same != before:
-                given[i], changed = replace(given[i], shape=same), True
-        if not changed:
-            return [one.shape for one in given]
-
-
-def _common(
-    before: tuple[int | None, ...], after: tuple[int | None, ...] | None
-) -> tuple[int | None, ...] | None:
-    """The dimensions in which two shapes agree; None where the ranks differ."""
-    if after is None or len(before) != len(after):
-        return None
-    return tuple(a if a == b else None for a, b in zip(before, after, strict=True))
 
 
 def _ensured(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]:
@@ -239,56 +177,15 @@ def _of_python(graph: FuncGraph, traced: FuncGraph | None) -> dict[Value, Shape]
     return found
 
 
-def _stacked(graph: FuncGraph, lengths: Lengths | None) -> dict[Value, Shape]:
+def _stacked(graph: FuncGraph, seen: Seen) -> dict[Value, Shape]:
     """Shapes of lists that become a tensor, where the number of their elements is known."""
     return {
         Value(op.name, i): shape
         for op in graph.get_operations()
         if op.type in STACKING_OPS
-        for i, shape in enumerate(stacked(op, lengths))
+        for i, shape in enumerate(stacked(op, seen))
         if shape is not None
     }
-
-
-def may_grow(graph_def: GraphDef) -> bool:
-    """Whether a list may get more elements than were reserved, by a function or those it runs."""
-    functions = (function.node_def for function in graph_def.library.function)
-    nodes = chain(graph_def.node, *functions)
-    return any(_RESIZES in node.attr and node.attr[_RESIZES].b for node in nodes)
-
-
-def stacked(
-    op: tf.Operation,
-    lengths: Lengths | None,
-    standing: Callable[[tf.Tensor], tf.Tensor] = lambda tensor: tensor,
-) -> list[Shape | None]:
-    """Shapes of what one of `STACKING_OPS` makes of a list, as far as they are known.
-
-    Args:
-      op: the node.
-      lengths: of the lists that nodes read, where lists may grow; None where all are as long as
-        was reserved.
-      standing: gives the tensor that stands for another.
-    """
-    result: list[Shape | None] = [None] * len(op.outputs)
-    count = _reserved(op, standing) if lengths is None else lengths.of(op.name)
-    if count is None:
-        return result
-    row = op.outputs[0].shape[1:]
-    if op.type == "TensorListConcatV2":
-        result[1] = (count,)
-        element = constant(standing(op.inputs[1])) or (-1,)
-        count = count * element[0] if element[0] >= 0 else -1
-    if count >= 0 and row.is_fully_defined():
-        result[0] = (count, *row)
-    return result
-
-
-def _reserved(op: tf.Operation, standing: Callable[[tf.Tensor], tf.Tensor]) -> int | None:
-    """How many elements were reserved in the list that a node reads, if that is known."""
-    source = op.inputs[0].op
-    found = constant(standing(source.inputs[1])) if source.type == "TensorListReserve" else None
-    return found[0] if found else None
 
 
 def _is_open(graph: FuncGraph, value: Value) -> bool:

@@ -9,14 +9,16 @@ what is pushed is remembered until it is popped again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfmem.bridge.graphdefs import NodeDef, parse_value
 from tfmem.bridge.inputs import UNSIZED, handle_of
 from tfmem.bridge.shapes import Shape
+from tfmem.bridge.tensors import whole_numbers
 from tfmem.graph.ir import Value
 
 _SAME = ("Identity", "Snapshot", "TensorListResize", "ZerosLike")
@@ -32,12 +34,14 @@ class Element:
       handle: if it is a list or an optional itself, TensorFlow's HandleData.
       shape: of a tensor, if it is known.
       nbytes: most bytes of a tensor of unknown shape, if it has a bound.
+      numbers: what a small tensor is, such as the shape of another, if all elements are the same.
       held: what it holds in turn.
     """
 
     handle: Any = None
     shape: Shape | None = None
     nbytes: int | None = None
+    numbers: np.ndarray | None = None
     held: Held | None = None
 
 
@@ -113,7 +117,7 @@ def made(
     """What a node's first output holds.
 
     Args:
-      op: the node.
+      op: the node, in a graph whose sizes are known.
       known: what other values hold.
       values: the node's inputs.
       shapes: of those that inference does not know.
@@ -132,8 +136,16 @@ def made(
         if tensor.dtype in UNSIZED:
             found.append(Element(handle_of(tensor), held=known.get(value)))
         else:
-            found.append(Element(None, shape, sizes.get(value)))
+            found.append(Element(None, shape, sizes.get(value), whole_numbers(tensor)))
     before = known.get(values[0]) if op.type in _PUSHES else None
-    if before and before[0].shape not in (None, found[0].shape):
-        return (Element(),)  # elements differ
-    return tuple(found)
+    return (_alike(before[0], found[0]),) if before else tuple(found)
+
+
+def _alike(before: Element, pushed: Element) -> Element:
+    """What elements are like when one more is pushed."""
+    if before.shape not in (None, pushed.shape):
+        return Element()
+    if before.numbers is None or pushed.numbers is None:
+        return replace(pushed, numbers=None)
+    is_same = np.array_equal(before.numbers, pushed.numbers)
+    return pushed if is_same else replace(pushed, numbers=None)

@@ -22,17 +22,20 @@ from tfmem.bridge.graphdefs import (
     functions_of,
     merged_device,
     parse_value,
+    plain,
     topological,
+    turns_of,
     value_of,
 )
 from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, is_variable, resizable
+from tfmem.bridge.seen import NOTHING_SEEN, STACKING_OPS, Path, Place, Seen, unchanged
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.tensors import argument, constant, full
 from tfmem.bridge.workspace import WORKSPACE_OPS, of_kernel, workspace
 from tfmem.costs.types import HANDLE_BYTES
 from tfmem.graph import device_names
-from tfmem.graph.bodies import BRANCHES, Body, Lengths
+from tfmem.graph.bodies import BRANCHES, LOOPS, Body
 from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
 
 _MOST_DIMENSIONS = 8  # of tensors that kernels take
@@ -54,6 +57,8 @@ class Reader:
       numbers: as of `Body`.
       copied: as of `Captured`.
       bounds: as of `Captured`.
+      rows: as of `Seen`.
+      passed: as of `Seen`.
       unknown: values whose size cannot be known, with their op, first causes only.
     """
 
@@ -63,18 +68,20 @@ class Reader:
         functions: Mapping[str, FunctionDef],
         known: Mapping[Value, Shape],
         ask: Ask | None,
-        lengths: Lengths | None = None,
+        seen: Seen = NOTHING_SEEN,
     ) -> None:
-        self._ask, self._lengths = ask, lengths
+        self._ask, self._seen = ask, seen
         self.flops: dict[str, float] = {}
         self.workspace: dict[str, int] = {}
         self.buffers: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int] = {}
         self.copied: dict[tuple[Value, str], int] = {}
+        self.rows: dict[Place, Shape] = {}
+        self.passed: dict[tuple[Path, Value], Shape] = {}
         self.unknown: list[tuple[Value, str]] = []
         self._functions = functions
         self._ops = {op.name: op for op in graph.get_operations()}
-        self._standing = bounded(graph, functions, lengths)
+        self._standing = bounded(graph, functions, seen)
         self._late = self._standing.late
         late = {value: tuple(tensor.shape) for value, tensor in self._standing.most.items()}
         self._known = {**late, **known}
@@ -244,7 +251,7 @@ class Reader:
             [full(t.shape) for t in tensors],
             [full(self._late(t).shape) for t in op.outputs],
             _STRING_BYTES if dtype == tf.string else int(dtype.size),
-            {key: _plain(value) for key, value in node_def.attr.items()},
+            {key: plain(value) for key, value in node_def.attr.items()},
             constants,
             dtype.name,
             tuple("" if t.value_index else t.op.type for t in op.inputs),
@@ -293,6 +300,10 @@ class Reader:
                 self._held.add(value, element.held)
             held = nesting.made(op, self._held, values, self._known, self._most)
             self._held.add(Value(op.name), held or nesting.passed_on(node_def, self._held))
+            if op.type in STACKING_OPS and full(op.outputs[0].shape) is None:
+                row = next((one.shape for one in self._held.get(values[0]) or ()), None)
+                if row is not None:
+                    self.rows[self._seen.path, op.name] = row
         return found
 
     def _values(self, node_def: NodeDef) -> list[Value]:
@@ -315,6 +326,10 @@ class Reader:
                 ]
                 held = [self._held.get(one, len(result)) for one in values]
                 body, reader = self._body(definition, inputs, held, node_def, len(result))
+                if node_def.op in LOOPS and result:
+                    op, path = self._ops[node_def.name], self._seen.path
+                    for value, shape in unchanged(op, inputs, body.returns, reader._shape_of):
+                        self.passed[path, value] = shape
                 for index, value in enumerate(body.returns):
                     one = reader._held.get(value)
                     self._held.add(Value(node_def.name, index), one, len(result))
@@ -322,6 +337,10 @@ class Reader:
                     self._copy(values[names.index(argument_of.node)], place)
                 result.append(body)
         return tuple(result)
+
+    def _shape_of(self, value: Value) -> Shape | None:
+        tensor = self._ops[value.node].outputs[value.index]
+        return self._known.get(value, full(tensor.shape))
 
     def _pulled(self, node_def: NodeDef, nodes: Mapping[str, NodeDef]) -> int:
         """Most bytes that the data sets which a node runs take while it runs."""
@@ -353,33 +372,18 @@ class Reader:
         places = {n.name: merged_device(n.device, caller.device) for n in graph_def.node}
         nodes = topological(graph_def.node)
         taken = nesting.popped(nodes, known)
-        lengths = self._lengths and self._lengths.within(caller.name, caller.op, number)
-        functions = self._functions
-        graph, fixed = import_sized(
-            graph_def, inputs, {}, {}, taken=taken, lengths=lengths, functions=functions
-        )
+        seen = self._seen.within(caller.name, caller.op, number)
+        graph, fixed = import_sized(graph_def, inputs, {}, {}, taken=taken, seen=seen)
         for node in graph_def.node:
             node.device = places[node.name]
-        reader = Reader(graph, functions, fixed, self._ask, lengths)
+        reader = Reader(graph, self._functions, fixed, self._ask, seen)
         reader._held = known
         reader._most |= {v: one.nbytes for v, one in taken.items() if one.nbytes is not None}
         arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)
         body, name = reader.body(arg_nodes, nodes, map(parse_value, outputs)), caller.name
+        self.rows |= reader.rows
+        self.passed |= reader.passed
         self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
         self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
-        name, turns = function.signature.name, _turns(caller)
+        name, turns = function.signature.name, turns_of(caller)
         return replace(body, function=name, resizable=resizable(inputs), turns=turns), reader
-
-
-def _turns(caller: NodeDef) -> int:
-    """How many runs of its function a node has under way at once at most."""
-    found = caller.attr.get("parallel_iterations")
-    return max(1, found.i) if found else 1
-
-
-def _plain(value: Any) -> object:
-    """An AttrValue as a number, text, truth or integers; None for what nobody asks for."""
-    kind = value.WhichOneof("value")
-    if kind in ("s", "list"):
-        return value.s.decode(errors="replace") if kind == "s" else tuple(value.list.i)
-    return getattr(value, kind) if kind in ("i", "f", "b", "type") else None

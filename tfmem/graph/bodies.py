@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tfmem.graph.ir import Graph, Value
@@ -88,28 +88,6 @@ class Body:
     def results(self) -> tuple[Value, ...]:
         """All that it returns, whether somebody reads it or not."""
         return self.returns or self.graph.outputs
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """How many elements the lists have that nodes of a function read, where lists may grow.
-
-    Attributes:
-      found: by the path of a function, as the machine that runs it names it, and node.
-      path: of this function.
-    """
-
-    found: Mapping[tuple[tuple[str, ...], str], int]
-    path: tuple[str, ...] = ()
-
-    def of(self, node: str) -> int | None:
-        """The length of the list that a node of this function reads, if it is known."""
-        return self.found.get((self.path, node))
-
-    def within(self, caller: str, op: str, index: int) -> Lengths:
-        """The lengths in one of the functions that a node of this function runs."""
-        number = (str(index),) if op in BRANCHES or op in LOOPS else ()
-        return replace(self, path=(*self.path, caller, *number))
 
 
 Bodies = Mapping[str, tuple[Body, ...]]

@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from tfmem.costs.types import GRAIN
 from tfmem.errors import UnsupportedFunctionError
-from tfmem.graph.bodies import Argument, Bodies, Body, Items, Leaf, Lengths
+from tfmem.graph.bodies import Argument, Bodies, Body, Items, Leaf
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.simulation import lists
@@ -53,15 +53,15 @@ def studied(top: Body, granularity: int) -> Body:
     return _merged(top, (), [records for _, records in runs])
 
 
-def lengths(top: Body) -> Lengths:
+def lengths(top: Body) -> dict[tuple[Path, str], int]:
     """How many elements lists have at most where a function, or one that it runs, stacks them.
 
-    A loop that nothing bounds has few turns here.
+    By the path of the function, and node. A loop that nothing bounds has few turns here.
     """
     reader = _Reader()
     for choice in range(_most_branches(top.bodies)):
         _run(top, Holdings(GRAIN), choice, reader)
-    return Lengths(reader.found)
+    return reader.found
 
 
 class _Reader(Observer):
