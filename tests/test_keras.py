@@ -165,6 +165,30 @@ def test_a_model_that_runs_eagerly_is_refused(library: str) -> None:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("is_loop", [True, False])
+def test_a_function_of_several_batches_is_refused(library: str, is_loop: bool) -> None:
+    """One batch at a time would end it before it has done anything, or be learnt in each turn."""
+    import tensorflow as tf
+
+    model, counts = model_of(library), tf.range(2) if is_loop else range(2)
+
+    def make_train_function(force: bool = False) -> Any:
+        @tf.function
+        def function(iterator: Any) -> Any:
+            for _ in counts:
+                x, y = next(iterator)
+                model(x) - y
+            return {"loss": 0.0}
+
+        model.train_function = function
+        return function
+
+    model.make_train_function = make_train_function
+    with pytest.raises(tfmem.Error, match="several batches at a call"):
+        fit(model, tfmem.keras.MemoryBudget("1GB"))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 def test_a_model_that_is_not_compiled_is_told_by_keras(library: str) -> None:
     keras = pytest.importorskip(library)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])

@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -93,7 +94,8 @@ def library(model: Any) -> str:
 def one_step(named: str, model: Any, kind: str) -> Callable[[Any], Any]:
     """Keras's own function of one batch, not compiled by XLA.
 
-    Keras makes functions of an iterator; they are given one that ends after the batch.
+    Keras makes functions of an iterator; they are given one that ends after the batch. A model's
+    own that takes more of them than one at a call raises tfmem.Error when it is traced.
 
     Args:
       named: as of `library`.
@@ -101,13 +103,14 @@ def one_step(named: str, model: Any, kind: str) -> Callable[[Any], Any]:
       kind: "train", "test" or "predict".
     """
     make, name = f"make_{kind}_function", f"{kind}_function"
+    alone = partial(_alone, f"{type(model).__name__}.{make}")
     if named == "keras":
         with changed(model, jit_compile=False, steps_per_execution=1, **{name: None}):
             getattr(model, make)()
             function = getattr(model, name)
         if kind == "predict":
             return lambda batch: function([batch])
-        return lambda batch: function(iter([batch]))
+        return lambda batch: alone(function, batch)
 
     with changed(model, _steps_per_execution=None, **{name: None}):
         function = getattr(model, make)()
@@ -115,9 +118,38 @@ def one_step(named: str, model: Any, kind: str) -> Callable[[Any], Any]:
 
     def step(batch: Any) -> Any:
         with changed(model, _jit_compile=False):  # read while the step is traced
-            return function(iter([batch]))
+            return alone(function, batch)
 
     return step
+
+
+class _Single:
+    """An iterator of one batch, which no loop of TensorFlow takes again in each turn."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batches = [batch]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        while graph is not None and type(graph).__name__ != "WhileBodyFuncGraph":
+            graph = getattr(graph, "outer_graph", None)
+        if graph is not None or not self._batches:
+            raise StopIteration
+        return self._batches.pop()
+
+
+def _alone(made_by: str, function: Callable[[Any], Any], batch: Any) -> Any:
+    """What a function of an iterator gives of one batch, where it takes no more than that."""
+    try:
+        return function(_Single(batch))
+    except StopIteration as error:
+        raise Error(
+            f"{made_by} makes a function that takes several batches at a call; let it take one, "
+            "and use compile(steps_per_execution=...), or tfmem.optimize on your own train step"
+        ) from error
 
 
 @contextlib.contextmanager
