@@ -57,6 +57,18 @@ def own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "onednn_types", frozenset)
 
 
+@pytest.mark.parametrize(("runs_half", "copies"), [(True, ()), (False, (128, 128))])
+def test_norms_of_float16_are_copied_where_onednn_does_not_take_them(
+    monkeypatch: pytest.MonkeyPatch, runs_half: bool, copies: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(kernels, "runs_half", lambda: runs_half)
+    shape, attrs = (1, 4, 16, 1), {"data_format": "NCHW"}
+    call = Call("FusedBatchNormV3", [shape], [shape], 2, attrs, dtype="float16")
+    assert workspace(call) == copies
+    gradient = Call("FusedBatchNormGradV3", [shape] * 2, [shape], 2, attrs, dtype="float16")
+    assert workspace(gradient) == (128, 128, 128, 256)
+
+
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "threads_of_a_kernel", lambda: 2)

@@ -94,11 +94,16 @@ def onednn_types() -> frozenset[str]:
     return frozenset({"float32", "bfloat16"} if has_avx512() else {"float32"})
 
 
+def takes_norms(dtype: str) -> bool:
+    """Whether oneDNN's batch norms take a type on this machine's CPU."""
+    return dtype in onednn_types() or (dtype == "float16" and runs_half())
+
+
 @functools.cache
 def runs_half() -> bool:
-    """Whether oneDNN's convolutions and pools take float16, too (`core/util/util.cc`).
+    """Whether oneDNN's convolutions, pools and norms take float16, too (`core/util/util.cc`).
 
-    Batch norms of float16 are TensorFlow's own everywhere.
+    Gradients of batch norms of float16 are TensorFlow's own everywhere.
     """
     instructions = {"avx512_fp16", "amx_fp16", "avx_ne_convert"}
     return port.IsMklEnabled() and any(one in (_processor() or "") for one in instructions)

@@ -288,7 +288,7 @@ _HALVES = ("float16", "bfloat16")
 
 _OF_HALF = {
     *("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
-    *("MaxPool", "MaxPoolGrad"),
+    *("MaxPool", "MaxPoolGrad", "FusedBatchNormV2", "FusedBatchNormV3"),
     *(f"DepthwiseConv2dNative{part}" for part in ("", "BackpropInput", "BackpropFilter")),
 }
 """Ops that oneDNN's kernels compute in float16."""
