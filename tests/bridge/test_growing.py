@@ -133,3 +133,19 @@ def test_gradients_of_a_loop_over_an_open_batch_have_the_sizes_of_the_call(is_dy
     assert only(captured, "Exp").nbytes == (ROWS * 5 * WIDTH * 4,)
     gradients = only(captured, "StatelessWhile")
     assert 5 * WIDTH * 4 in gradients.nbytes
+
+
+def test_elements_of_what_a_loop_takes_apart_have_the_sizes_of_the_call():
+    @tf.function(input_signature=[tf.TensorSpec([ROWS, None])])
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            found = tf.foldl(lambda a, row: tf.tanh(a) + row, x, tf.zeros([tf.shape(x)[1]]))
+            loss = tf.exp(found)
+        return tape.gradient(loss, x)
+
+    captured = captured_from(step, args=[tf.ones([ROWS, WIDTH])], count=lengths)
+    assert only(captured, "Exp").nbytes == (WIDTH * 4,)
+    loops = [functions for functions in captured.bodies.values() if len(functions) == 2]
+    sizes = [max(n.nbytes) for _, body in loops for n in body.graph.nodes if n.op == "Tanh"]
+    assert sizes == [WIDTH * 4]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import tensorflow as tf
@@ -194,10 +194,10 @@ def capture(
     own = [node for node in nodes if node.name not in places]
     outputs = tuple(graphdefs.parse_value(t.name) for t in concrete.outputs)
 
-    size = partial(import_sized, graph_def, inputs, actual, known or {}, concrete.graph)
-
     def read(seen: Seen) -> _Read:
-        sized, fixed = size(seen=seen)
+        sized, fixed = import_sized(
+            graph_def, inputs, actual, known or {}, concrete.graph, seen=seen
+        )
         reader = Reader(sized, library, fixed, ask, seen)
         given = [_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs]
         return sized, reader, reader.body(given, own, outputs)
@@ -240,7 +240,7 @@ def _as_read(found: _Read, concrete: Any, inputs: Sequence[Input]) -> Captured:
 
 
 def _with_seen(read: Callable[[Seen], _Read], count: Count | None, graph_def: GraphDef) -> _Read:
-    """A function, read again and again as more is known of the lists that are stacked in it.
+    """A function, read again as long as a reading tells more of its lists and loops.
 
     What follows from one list may decide what another is like; where that has no end, nothing is
     known of any.

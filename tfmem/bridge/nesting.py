@@ -18,11 +18,12 @@ import tensorflow as tf
 from tfmem.bridge.graphdefs import NodeDef, parse_value
 from tfmem.bridge.inputs import UNSIZED, handle_of
 from tfmem.bridge.shapes import Shape
-from tfmem.bridge.tensors import whole_numbers
+from tfmem.bridge.tensors import full, whole_numbers
 from tfmem.graph.ir import Value
 
 _SAME = ("Identity", "Snapshot", "TensorListResize", "ZerosLike")
 _PUSHES = {"TensorListPushBack": 1, "TensorListSetItem": 2}
+_TAKES_APART = ("TensorListFromTensor", "TensorListScatter", "TensorListScatterV2")
 _POPS = {"TensorListPopBack": 1, "TensorListGetItem": 0}
 
 
@@ -123,6 +124,9 @@ def made(
       shapes: of those that inference does not know.
       sizes: most bytes of those whose shape nobody knows.
     """
+    if op.type in _TAKES_APART:
+        whole = shapes.get(values[0], full(op.inputs[0].shape))
+        return (Element(None, whole[1:]),) if whole else None
     if (index := _PUSHES.get(op.type)) is not None:
         places = [index]
     elif op.type == "OptionalFromValue":
@@ -132,7 +136,7 @@ def made(
     found = []
     for place in places:
         tensor, value = op.inputs[place], values[place]
-        shape = shapes.get(value, tuple(tensor.shape) if tensor.shape.is_fully_defined() else None)
+        shape = shapes.get(value, full(tensor.shape))
         if tensor.dtype in UNSIZED:
             found.append(Element(handle_of(tensor), held=known.get(value)))
         else:
@@ -143,7 +147,7 @@ def made(
 
 def _alike(before: Element, pushed: Element) -> Element:
     """What elements are like when one more is pushed."""
-    if before.shape not in (None, pushed.shape):
+    if before.shape != pushed.shape:
         return Element()
     if before.numbers is None or pushed.numbers is None:
         return replace(pushed, numbers=None)
