@@ -34,6 +34,14 @@ PULLING = ("ReduceDataset", "DatasetToSingleElement")
 _KEEPING = ("PrefetchDataset", "ShuffleDataset", "ShuffleDatasetV2", "ShuffleDatasetV3")
 """Ops that hold as many elements as their second input says."""
 
+_AT_ONCE = {
+    **dict.fromkeys(("ParallelMapDataset", "ParallelMapDatasetV2", "ParallelFilterDataset"), -1),
+    **dict.fromkeys((f"ParallelInterleaveDatasetV{version}" for version in (2, 3, 4)), -1),
+    "ParallelBatchDataset": 2,
+    "MapAndBatchDataset": -2,
+}
+"""Ops that make several elements at once; which input says how many."""
+
 _LISTING = ("TensorListPushBack", "OptionalFromValue")
 
 
@@ -54,7 +62,7 @@ def _is_dataset(node: NodeDef) -> bool:
 
 
 def captured_by(node: NodeDef) -> int:
-    """How many of the last inputs of a data set, and of its function, are captured."""
+    """How many of the last inputs of a data set's function are captured."""
     return len(_types(node, "Targuments"))
 
 
@@ -67,7 +75,7 @@ def inputs_of(function: FunctionDef, node: NodeDef, op: tf.Operation) -> list[In
     state, captured = len(_types(node, "Tstate")), captured_by(node)
     arguments = function.signature.input_arg
     tensors = dict(enumerate(list(op.inputs)[1 : 1 + state]))
-    others = list(op.inputs)[len(op.inputs) - captured :] if captured else []
+    others = list(op.inputs)[1 + state : 1 + state + captured]
     tensors |= dict(enumerate(others, len(arguments) - captured))
     inputs = []
     for index, argument in enumerate(arguments):
@@ -81,6 +89,14 @@ def inputs_of(function: FunctionDef, node: NodeDef, op: tf.Operation) -> list[In
             handle = None
         inputs.append(Input(argument.name, dtype, handle, shape))
     return inputs
+
+
+def runs_of(node: NodeDef, op: tf.Operation) -> int:
+    """How many elements a data set makes at once at most; where it may choose, one a thread."""
+    if node.op not in _AT_ONCE:
+        return 1
+    number = tf.get_static_value(op.inputs[_AT_ONCE[node.op]])
+    return int(number) if number is not None and number > 0 else devices.lanes()
 
 
 def at_once(body: Body, given: int = 0) -> int:
@@ -123,7 +139,7 @@ def held(node: NodeDef, op: tf.Operation) -> int:
         if dims is not None:
             known = prod(dim or 0 for dim in dims)
             element += known * int(tf.as_dtype(one).size)
-    count = 1
+    count = runs_of(node, op)
     if node.op in _KEEPING:
         number = tf.get_static_value(op.inputs[1])
         count += max(int(number), 1) if number is not None else 1

@@ -353,7 +353,8 @@ class Reader:
                 function = self._functions[name]
                 inputs = datasets.inputs_of(function, one, op)
                 body, _ = self._body(function, inputs, [None] * len(inputs), one, number)
-                total += datasets.at_once(body, len(inputs) - datasets.captured_by(one))
+                most = datasets.at_once(body, len(inputs) - datasets.captured_by(one))
+                total += datasets.runs_of(one, op) * most
         return total
 
     def _body(
