@@ -34,10 +34,10 @@ from tfmem.bridge.graphdefs import (
 )
 from tfmem.bridge.inference import import_sized, numbers_of
 from tfmem.bridge.inputs import placeholder
-from tfmem.bridge.seen import NOTHING_SEEN, STACKING_OPS, Seen, stacked
+from tfmem.bridge.seen import NOTHING_SEEN, Seen, stacked
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.tensors import argument, constant, full, whole_numbers
-from tfmem.graph.bodies import BRANCHES
+from tfmem.graph.bodies import BRANCHES, STACKING_OPS
 from tfmem.graph.ir import Value
 from tfmem.graph.scalars import between, spanning
 

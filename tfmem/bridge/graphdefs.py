@@ -148,7 +148,7 @@ def output_count(output: Any, node: NodeDef) -> int:
     return 1
 
 
-def turns_of(caller: NodeDef) -> int:
+def runs_at_once(caller: NodeDef) -> int:
     """How many runs of its function a node has under way at once at most."""
     found = caller.attr.get("parallel_iterations")
     return max(1, found.i) if found else 1

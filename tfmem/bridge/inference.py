@@ -17,9 +17,10 @@ from tfmem.bridge import shapes
 from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, parse_value
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, import_graph
 from tfmem.bridge.nesting import Element
-from tfmem.bridge.seen import NOTHING_SEEN, STACKING_OPS, Seen, stacked
+from tfmem.bridge.seen import NOTHING_SEEN, Seen, stacked
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.tensors import constant, full
+from tfmem.graph.bodies import STACKING_OPS
 from tfmem.graph.ir import Value
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -134,11 +135,7 @@ def _shapes_of(constants: Mapping[Value, np.ndarray]) -> dict[Value, Shape]:
     return {value: found.shape for value, found in constants.items()}
 
 
-def _following(
-    graph: FuncGraph,
-    traced: FuncGraph | None,
-    seen: Seen,
-) -> dict[Value, Shape]:
+def _following(graph: FuncGraph, traced: FuncGraph | None, seen: Seen) -> dict[Value, Shape]:
     """Shapes that follow from others which TensorFlow's inference does not look at."""
     known = {Value(op.name, i) for op in graph.get_operations() for i in range(len(op.outputs))}
     found = {**_stacked(graph, seen), **_ensured(graph, traced), **_of_python(graph, traced)}

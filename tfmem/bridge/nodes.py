@@ -23,19 +23,19 @@ from tfmem.bridge.graphdefs import (
     merged_device,
     parse_value,
     plain,
+    runs_at_once,
     topological,
-    turns_of,
     value_of,
 )
 from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, is_variable, resizable
-from tfmem.bridge.seen import NOTHING_SEEN, STACKING_OPS, Path, Place, Seen, unchanged
+from tfmem.bridge.seen import NOTHING_SEEN, Path, Place, Seen, unchanged
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.tensors import argument, constant, full
 from tfmem.bridge.workspace import WORKSPACE_OPS, of_kernel, workspace
 from tfmem.costs.types import HANDLE_BYTES
 from tfmem.graph import device_names
-from tfmem.graph.bodies import BRANCHES, LOOPS, Body
+from tfmem.graph.bodies import BRANCHES, LOOPS, STACKING_OPS, Body
 from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
 
 _MOST_DIMENSIONS = 8  # of tensors that kernels take
@@ -386,5 +386,5 @@ class Reader:
         self.passed |= reader.passed
         self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
         self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
-        name, turns = function.signature.name, turns_of(caller)
+        name, turns = function.signature.name, runs_at_once(caller)
         return replace(body, function=name, resizable=resizable(inputs), turns=turns), reader

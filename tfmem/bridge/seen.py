@@ -26,9 +26,6 @@ from tfmem.graph.ir import Value
 
 _RESIZES = "resize_if_index_out_of_bounds"  # an attribute of TensorListSetItem
 
-STACKING_OPS = ("TensorListStack", "TensorListConcatV2")
-"""Ops of which `stacked` knows outputs."""
-
 Path = tuple[str, ...]
 """What tells a function from others: who runs it, as the machine names it that runs them all."""
 

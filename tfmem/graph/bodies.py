@@ -14,6 +14,9 @@ BRANCHES = ("If", "StatelessIf", "Case", "StatelessCase")
 LOOPS = ("While", "StatelessWhile")
 """Ops that run their second function as long as their first one gives true."""
 
+STACKING_OPS = ("TensorListStack", "TensorListConcatV2")
+"""Ops that make one tensor of all elements of a list."""
+
 
 class Leaf(NamedTuple):
     """A tensor that is given to a function.

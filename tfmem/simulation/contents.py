@@ -22,7 +22,7 @@ from dataclasses import replace
 
 from tfmem.costs.types import GRAIN
 from tfmem.errors import UnsupportedFunctionError
-from tfmem.graph.bodies import Argument, Bodies, Body, Items, Leaf
+from tfmem.graph.bodies import STACKING_OPS, Argument, Bodies, Body, Items, Leaf
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.simulation import lists
@@ -73,7 +73,7 @@ class _Reader(Observer):
     def made(self, frame: Frame, node: int) -> None:
         """A node has made new tensors."""
         one = frame.code.nodes[node]
-        if one.op in lists.STACKING:
+        if one.op in STACKING_OPS:
             key, thing = (frame.path, one.name), frame.thing(frame.code.inputs[node][0])
             if isinstance(thing, List):
                 self.found[key] = max(len(thing.items), self.found.get(key, 0))

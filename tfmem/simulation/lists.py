@@ -186,10 +186,7 @@ OPS: dict[str, Callable[[Call], list[Thing]]] = {
     "TensorListConcatLists": _joined,
 }
 """Ops whose outputs refer to their inputs or to new buffers. What reads lists into tensors
-(`STACKING`, `TensorListGather`) makes outputs like any other op."""
-
-STACKING = ("TensorListStack", "TensorListConcatV2")
-"""Ops that make one tensor of all elements."""
+(`STACKING_OPS`, `TensorListGather`) makes outputs like any other op."""
 
 ELEMENTWISE = ("AddN", "ZerosLike")
 """Ops that take lists, too, element by element."""

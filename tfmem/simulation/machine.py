@@ -146,8 +146,9 @@ class Machine:
     def _loop(self, codes: Sequence[Code], things: list[Thing], path: Path) -> list[Thing]:
         condition, body = codes
         holdings, turns = self.holdings, Turns(self.holdings)
-        left = turns_of(condition.numbers, body.numbers, numbers(things))
-        begun = numbers(things) if isinstance(left, Bounded) else ()
+        first = numbers(things)
+        left = turns_of(condition.numbers, body.numbers, first)
+        begun = first if isinstance(left, Bounded) else ()
         while True:
             for thing in things:
                 holdings.hold(thing)
