@@ -1,7 +1,6 @@
 """Options shared by all tests."""
 
 import dataclasses
-import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from tests.simgpu.build import CannotBuildError
 from tests.simgpu.device import Capabilities, environment
 from tests.support.forks import Nurseries
+from tfmem.bridge import instances
 from tfmem.runtime import limited
 
 LONGEST = (
@@ -36,8 +36,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
-    gc.freeze()  # else what was imported is looked through again and again
+    instances.freeze()
 
 
 @pytest.fixture(autouse=True)

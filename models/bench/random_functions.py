@@ -28,6 +28,7 @@ from absl import app, flags
 import tfmem
 from models.bench.differences import relative_difference
 from models.bench.random_ops import OPS, ROWS, WIDTH
+from tfmem.bridge import instances
 from tfmem.costs import store
 from tfmem.runtime import memory
 from tfmem.runtime.limited import run_limited
@@ -188,7 +189,7 @@ def verdict(seed: int, deepest: int, host: str, is_held: bool = True) -> dict[st
 
 
 def _verdict(seed: int, deepest: int, host: str, is_held: bool) -> dict[str, Any]:
-    plain = trained(Maker(seed, deepest, host, is_held))
+    plain = trained(Maker(seed, deepest, host))
     gc.collect()  # its variables
     make, choose = Maker(seed, deepest, host, is_held), random.Random(seed)
     step, share, techniques = make.function(), choose.random(), choose.choice(TECHNIQUES)
@@ -260,8 +261,7 @@ def distance(expected: list[np.ndarray], found: list[np.ndarray]) -> float:
 
 def verdicts(first: int, count: int, deepest: int, is_held: bool) -> list[dict[str, Any]]:
     """Those of some seeds, one after the other; for a process of its own."""
-    gc.collect()
-    gc.freeze()  # tfmem collects for each plan, which takes longer than planning so little
+    instances.freeze()
     with tfmem.host_process() as host:
         return [verdict(seed, deepest, host, is_held) for seed in range(first, first + count)]
 

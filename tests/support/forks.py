@@ -11,7 +11,6 @@ that these forks start are forks of the same process.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -172,8 +171,7 @@ def serve(path: str) -> None:
     """Makes forks until the standard input ends, which it does with who started this."""
     for name in ("tfmem.keras", "tfmem.runtime.limited", "tensorflow.keras"):
         importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # tfmem collects for each plan: what was imported takes most of the time
+    importlib.import_module("tfmem.bridge.instances").freeze()  # nothing was made yet
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"{path}.part")
     listener.listen()

@@ -3,10 +3,39 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 _Kind = TypeVar("_Kind")
+
+
+class _Witness:
+    """What each search must find, or `gc.freeze` hides what is younger than it."""
+
+
+class _Search:
+    """Looks for objects, but not among those that it left out."""
+
+    def __init__(self) -> None:
+        self._witness = _Witness()
+
+    def referrers(self, kinds: Iterable[type]) -> list[Any]:
+        """What refers to classes; what others have frozen is unfrozen for it."""
+        sought = (_Witness, *kinds)
+        found = gc.get_referrers(*sought)
+        if any(one is self._witness for one in found):
+            return found
+        gc.unfreeze()
+        return gc.get_referrers(*sought)
+
+    def leave_out(self) -> None:
+        """All that lives now."""
+        gc.collect()
+        gc.freeze()
+        self._witness = _Witness()
+
+
+_search = _Search()
 
 
 def instances(kind: type[_Kind]) -> list[_Kind]:
@@ -16,10 +45,17 @@ def instances(kind: type[_Kind]) -> list[_Kind]:
     process meanwhile, also tuples that other threads are making: their `tuple(...)` raises a
     SystemError then (seen with CPython 3.11). What `gc.freeze` has hidden is unfrozen for it.
     """
-    if gc.get_freeze_count():
-        gc.unfreeze()
-    found = gc.get_referrers(*_with_subclasses(kind))
+    found = _search.referrers(_with_subclasses(kind))
     return [one for one in found if issubclass(type(one), kind)]
+
+
+def freeze() -> None:
+    """Hides what lives now, of which nothing will be sought, from searches and collections.
+
+    For processes that plan many small functions: both look through all that was imported, which
+    takes longer than such a plan.
+    """
+    _search.leave_out()
 
 
 def _with_subclasses(kind: type) -> Iterator[type]:
