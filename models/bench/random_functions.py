@@ -18,6 +18,7 @@ import random
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,6 +57,7 @@ DEEPEST = 14
 flags.DEFINE_integer("first", 0, "The first seed.")
 flags.DEFINE_integer("count", 1000, "How many functions.")
 flags.DEFINE_boolean("hold", True, "Whether callers hold batches and outputs until the next.")
+flags.DEFINE_integer("jobs", 1, "Processes at a time.")
 flags.DEFINE_integer("deepest", DEEPEST, "Most ops from the argument to the last value.")
 
 Tensors = list[tf.Tensor]
@@ -267,32 +269,40 @@ def verdicts(first: int, count: int, deepest: int, is_held: bool) -> list[dict[s
 
 
 def many(
-    first: int, count: int, deepest: int = DEEPEST, is_held: bool = True
+    first: int, count: int, deepest: int = DEEPEST, is_held: bool = True, jobs: int = 1
 ) -> Iterator[dict[str, Any]]:
-    """Those of any number of seeds, in processes whose allocator counts."""
-    for start in range(first, first + count, IN_A_PROCESS):
-        part = min(IN_A_PROCESS, first + count - start)
-        outcome = run_limited(
-            "models.bench.random_functions:verdicts",
-            start,
-            part,
-            deepest,
-            is_held,
-            limit_bytes=LIMIT_BYTES,
-            timeout=SECONDS,
-            environment={store.DIRECTORY: ""},  # what other runs learned of the same seeds
-        )
-        if outcome.status == "ok":
-            yield from outcome.result
-        else:
-            why = f"{outcome.status}: {outcome.error}{outcome.output[-1500:]}"
-            yield {"seed": start, "outcome": "ended", "why": why}
+    """Those of any number of seeds, in processes whose allocator counts, `jobs` at a time."""
+    end = first + count
+    with ThreadPoolExecutor(jobs) as pool:
+        parts = [
+            pool.submit(_part, start, min(IN_A_PROCESS, end - start), deepest, is_held)
+            for start in range(first, end, IN_A_PROCESS)
+        ]
+        for part in parts:
+            yield from part.result()
+
+
+def _part(start: int, count: int, deepest: int, is_held: bool) -> list[dict[str, Any]]:
+    outcome = run_limited(
+        "models.bench.random_functions:verdicts",
+        start,
+        count,
+        deepest,
+        is_held,
+        limit_bytes=LIMIT_BYTES,
+        timeout=SECONDS,
+        environment={store.DIRECTORY: ""},  # what other runs learned of the same seeds
+    )
+    if outcome.status == "ok":
+        return outcome.result
+    why = f"{outcome.status}: {outcome.error}{outcome.output[-1500:]}"
+    return [{"seed": start, "outcome": "ended", "why": why}]
 
 
 def main(_: list[str]) -> None:
     """Prints what went wrong, and how many went well."""
     values, counts = flags.FLAGS, Counter[str]()
-    found = many(values.first, values.count, values.deepest, values.hold)
+    found = many(values.first, values.count, values.deepest, values.hold, values.jobs)
     for number, one in enumerate(found, 1):
         counts[one["outcome"]] += 1
         if one["outcome"] != "kept":

@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -124,6 +125,7 @@ class Nurseries:
         self._folder = tempfile.TemporaryDirectory(prefix="tfmem-forks-")
         self._sockets: dict[frozenset[tuple[str, str]], Path] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._one_at_a_time = threading.Lock()
 
     def start(self, job: str, variables: Mapping[str, str], out: Any, err: Any) -> Forked | None:
         """A fork that runs a job of `limited`; None if that takes an environment of its own."""
@@ -131,8 +133,9 @@ class Nurseries:
         if _others(variables) != self._usual or is_of_cuda:
             return None
         key = frozenset(item for item in variables.items() if _is_of_an_import(item[0]))
-        if key not in self._sockets:
-            self._sockets[key] = self._nursery(variables)
+        with self._one_at_a_time:
+            if key not in self._sockets:
+                self._sockets[key] = self._nursery(variables)
         with open(os.devnull, "rb") as nothing:
             streams = [file.fileno() for file in (nothing, out, err)]
             return Forked(str(self._sockets[key]), "limited", [job], variables, streams)
