@@ -93,6 +93,23 @@ def test_iterators_that_come_in_the_place_of_others_are_found() -> None:
     assert source.made >= 2 * BATCH
 
 
+def test_an_iterator_that_is_made_beside_others_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "PATIENCE", 1.0)
+    older = iter(Source(seconds=0).batches())
+    next(older)
+    found = feeds.Feeds()
+    found.settle()
+    source = Source(seconds=0.004)
+    younger = iter(source.batches())
+    next(younger)
+    found.settle()
+    assert source.made >= 2 * BATCH
+    searched: list[type] = []
+    monkeypatch.setattr(feeds, "instances", searched.append)
+    found.settle()
+    assert not searched
+
+
 def test_nothing_is_waited_for_while_a_function_is_traced() -> None:
     iterator = iter(Source(seconds=0).batches())
     found = feeds.Feeds()

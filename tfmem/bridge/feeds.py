@@ -25,7 +25,7 @@ import tensorflow as tf
 # Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.core.framework import model_pb2
 
-from tfmem.bridge.instances import instances
+from tfmem.bridge.instances import instances, references
 from tfmem.runtime import devices
 
 QUIET = 0.001
@@ -72,17 +72,24 @@ _Made = dict[int, int]
 
 
 class Feeds:
-    """The iterators that are held, found anew when one of them is gone."""
+    """The iterators that are held, found anew when one of them is gone or another is made."""
 
     def __init__(self) -> None:
-        self._feeds = [_Feed(iterator) for iterator in _held()]
+        self._feeds: list[_Feed] = []
+        self._find()
+
+    def _find(self) -> None:
+        self._references = references(tf.data.Iterator)
+        known = {id(feed.iterator): feed for feed in self._feeds if not feed.is_gone}
+        self._feeds = [known.get(id(one)) or _Feed(one) for one in _held()]
 
     def settle(self) -> None:
         """Waits until none of them makes anything, as far as they tell; for `LONGEST` at most."""
         if tf.inside_function():
             return
-        if any(feed.is_gone for feed in self._feeds):
-            self._feeds = [_Feed(iterator) for iterator in _held()]
+        is_changed = self._references != references(tf.data.Iterator)
+        if is_changed or any(feed.is_gone for feed in self._feeds):
+            self._find()
         begin = since = time.monotonic()
         made = [feed.made() for feed in self._feeds]
         if not any(made) or all(map(_Feed.has_rested, self._feeds, made)):
@@ -130,18 +137,23 @@ class _Feed:
     """An iterator, and what it had made when it rested."""
 
     def __init__(self, iterator: tf.data.Iterator) -> None:
-        self._iterator = weakref.ref(iterator)
+        self._held = weakref.ref(iterator)
         self._rested: _Made = {}
         self._each: _Made = {}  # by stage, for one element that the caller takes
         self._root = 0
 
     @property
+    def iterator(self) -> tf.data.Iterator | None:
+        """None once it is gone."""
+        return self._held()
+
+    @property
     def is_gone(self) -> bool:
-        return self._iterator() is None
+        return self.iterator is None
 
     def made(self) -> _Made:
         """What it has made by now; nothing if it does not tell."""
-        model = _model(self._iterator())
+        model = _model(self.iterator)
         self._root = model.output
         return {number: node.num_elements for number, node in model.nodes.items()}
 
