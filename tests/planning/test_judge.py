@@ -7,9 +7,10 @@ import math
 
 import pytest
 
-from tests.support.graphs import DEVICE, training_chain
+from tests.support.graphs import DEVICE, training_chain, unet
 from tfmem.costs.static import static_costs
 from tfmem.costs.types import Costs
+from tfmem.errors import BudgetError
 from tfmem.graph.bodies import Bodies, Body
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
@@ -74,3 +75,21 @@ def test_the_original_is_left_alone_if_turns_that_overlap_keep_the_budget_too(tu
         request = Request(device=DEVICE, budget=budget, techniques=RECOMPUTE)
         made = choose(graph, costs, request, bodies=bodies).plan
         assert ("is within the budget" in made.reason) == is_left_alone
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (1, r"because buffers that come and go leave holes in the 192.0 KiB that are free"),
+        (6, r"for which the 192.0 KiB of free chunks are too scattered"),
+    ],
+)
+def test_a_refusal_tells_holes_that_the_step_makes_from_those_that_are_there(
+    parts: int, said: str
+) -> None:
+    graph = unet(8, 2**16)
+    costs, free = static_costs(graph, flops={}, device=DEVICE), 3 * 2**16
+    budget = free + sum(sum(node.nbytes) for node in graph.nodes if node.is_input)
+    request = Request(device=DEVICE, budget=budget, techniques=RECOMPUTE)
+    with pytest.raises(BudgetError, match=said):
+        choose(graph, costs, dataclasses.replace(request, room=parts * (free // parts,)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tfmem.costs.types import Costs
@@ -282,14 +282,20 @@ def _unreachable(found: Decision, request: Request, least: int) -> str:
         else "; name a host device, so that tensors and variables can leave the device "
         "(tfmem.host_process() lends the memory of a second process)"
     )
-    holes = (
-        ""
-        if found.fits or request.room is None
-        else f", for which the {format_bytes(sum(request.room))} of free chunks are too scattered"
-    )
+    holes = "" if found.fits else _holes(request.room, after.peak_bytes)
     return (
         f"the budget of {format_bytes(whole.budget)} cannot be met on {request.device}: the least "
         f"reachable peak is {format_bytes(least + beside)}{others}{holes}, made up at "
         f"{after.peak_node!r} of\n{largest}\nraise the budget, allow more techniques than "
         f"{', '.join(sorted(request.techniques))}, or make the batch smaller{hint}"
     )
+
+
+def _holes(room: Sequence[int] | None, peak: int) -> str:
+    """What is in the way of a step that has no room for other reasons than bytes in use."""
+    if room is None:
+        return ""
+    free = format_bytes(sum(room))
+    if peak > max(room, default=0):
+        return f", for which the {free} of free chunks are too scattered"
+    return f", because buffers that come and go leave holes in the {free} that are free"
