@@ -91,8 +91,9 @@ def _times(found: Sequence[tuple[str, Mapping[str, Row]]]) -> str:
     ]
     return (
         "## Predicted steps\n\nUnder 0.6 of plain's peak, or the least accepted, and a hard limit "
-        f"{ROOM:g} times as high; with room: 1.2 times its peak. Predictions over what was "
-        "measured, less one. Steps are "
+        f"{ROOM:g} times as high; with room: 1.2 times its peak. On a device that kernels on "
+        "a CPU keep up with, slower for resnet and convnet. Predictions over what was measured, "
+        "less one. Steps are "
         f"off {', '.join(said)}, in the mean and at most.\n\n{markdown(header, lines)}"
     )
 
