@@ -272,14 +272,16 @@ def many(
     first: int, count: int, deepest: int = DEEPEST, is_held: bool = True, jobs: int = 1
 ) -> Iterator[dict[str, Any]]:
     """Those of any number of seeds, in processes whose allocator counts, `jobs` at a time."""
-    end = first + count
-    with ThreadPoolExecutor(jobs) as pool:
-        parts = [
-            pool.submit(_part, start, min(IN_A_PROCESS, end - start), deepest, is_held)
-            for start in range(first, end, IN_A_PROCESS)
-        ]
+    end, pool = first + count, ThreadPoolExecutor(jobs)
+    parts = [
+        pool.submit(_part, start, min(IN_A_PROCESS, end - start), deepest, is_held)
+        for start in range(first, end, IN_A_PROCESS)
+    ]
+    try:
         for part in parts:
             yield from part.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # else who interrupts it waits for all that is left
 
 
 def _part(start: int, count: int, deepest: int, is_held: bool) -> list[dict[str, Any]]:

@@ -137,7 +137,7 @@ class _Feed:
     """An iterator, and what it had made when it rested."""
 
     def __init__(self, iterator: tf.data.Iterator) -> None:
-        self._held = weakref.ref(iterator)
+        self._reference = weakref.ref(iterator)
         self._rested: _Made = {}
         self._each: _Made = {}  # by stage, for one element that the caller takes
         self._root = 0
@@ -145,7 +145,7 @@ class _Feed:
     @property
     def iterator(self) -> tf.data.Iterator | None:
         """None once it is gone."""
-        return self._held()
+        return self._reference()
 
     @property
     def is_gone(self) -> bool:
