@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tfmem.bridge import sums
 from tfmem.bridge.capture import capture
-from tfmem.costs.types import Costs
+from tfmem.costs.static import static_costs
+from tfmem.costs.types import Costs, Rates
 from tfmem.plan import Plan
 from tfmem.planning.order.memory_order import memory_order
 from tfmem.simulation.original import joined
@@ -78,9 +79,17 @@ def test_a_weight_that_is_used_at_many_times_needs_few_of_its_gradients_at_once(
     gradient = 4 * 256 * 256
     assert simulate(graph, Costs(), plan).peak_bytes < 13 * gradient
 
-    whole, costs = joined(graph, Costs(seconds=dict.fromkeys(graph.by_name, 1.0)))
+    rates = Rates(1e9, 1e9, 0.0)
+    priced, whole_priced = (
+        static_costs(one, flops={}, device=DEVICE, rates=rates)
+        for one in (graph, joined(graph, Costs())[0])
+    )
+    whole, costs = joined(graph, priced)
     (long,) = (node for node in whole.nodes if node.op == "AddN")
     assert len(long.inputs) == 40
-    assert costs.seconds[long.name] == len(graph) - len(whole) + 1
+    parts = {*priced.seconds} - {*whole_priced.seconds}
+    assert sum(priced.seconds[name] for name in (long.name, *parts)) == 57 * gradient / 1e9
+    assert costs.seconds[long.name] == pytest.approx(49 * gradient / 1e9)
+    assert whole_priced.seconds[long.name] == pytest.approx(49 * gradient / 1e9)
     assert simulate(whole, Costs(), Plan(device=DEVICE)).peak_bytes > 40 * gradient
     assert joined(whole, costs) == (whole, costs)

@@ -60,6 +60,32 @@ def test_reads_of_a_variable_whose_rows_are_accessed_are_copies() -> None:
     assert costs.seconds["r"] == pytest.approx(2.001e-3)
 
 
+def test_updates_read_and_write_what_they_touch() -> None:
+    graph = parse("""
+        w = _Variable() [1000000] @/device:GPU:0
+        v = _Variable() [1000000] @/device:GPU:0
+        i = _Arg() [4] @/device:GPU:0
+        x = _Arg() [1000000] @/device:GPU:0
+        y = _Arg() [2000] @/device:GPU:0
+        written = AssignVariableOp(v:0, x:0) [] @/device:GPU:0
+        added = AssignAddVariableOp(w:0, x:0) [] @/device:GPU:0
+        rows = ResourceScatterAdd(w:0, i:0, y:0) [] @/device:GPU:0
+        row = ResourceGather(w:0, i:0) [2000] @/device:GPU:0
+        return row:0""")
+    costs = static_costs(graph, flops={}, device="/device:GPU:0", rates=Rates(1e12, 1e9, 0.0))
+    moved = {name: seconds * 1e9 for name, seconds in costs.seconds.items()}
+    assert moved == pytest.approx({"written": 2e6, "added": 3e6, "rows": 6004, "row": 4004})
+
+
+@pytest.mark.parametrize(("values", "moved"), [(9, 10), (10, 13), (17, 20), (18, 23)])
+def test_long_sums_are_read_and_written_once_more_for_each_eight(values: int, moved: int) -> None:
+    inputs = "".join(f"x{i} = _Arg() [1000] @/device:CPU:0\n" for i in range(values))
+    names = ", ".join(f"x{i}:0" for i in range(values))
+    graph = parse(f"{inputs} s = AddN({names}) [1000] @/device:CPU:0\n return s:0")
+    costs = static_costs(graph, flops={}, device="/device:CPU:0", rates=Rates(1e12, 1e3, 0.0))
+    assert costs.seconds["s"] == pytest.approx(moved)
+
+
 def test_sizes_are_rounded_up() -> None:
     assert [Costs().allocated(n) for n in (0, 1, 256, 257)] == [0, 256, 256, 512]
 

@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfmem.bridge import (
+    additions,
     by_rows,
     graphdefs,
     grappler,
@@ -272,7 +273,9 @@ def _nodes_of(
     refuse_old_loops(graph_def, concrete)
     names = [op.name for op in concrete.graph.get_operations()]
     kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
-    gone = reads.share(graph_def, {i.name for i in inputs if is_variable(i)}, kept, names)
+    handles = {i.name for i in inputs if is_variable(i)}
+    gone = reads.share(graph_def, handles, kept, names)
+    additions.make(graph_def, concrete, inputs, _SUMMED)
     nodes = graphdefs.in_program_order(graph_def, names)
     _place_nodes(nodes, inputs, places, device)
     return graph_def, nodes, gone

@@ -34,7 +34,8 @@ from tfmem.graph.compact import ASSIGN, UPDATE
 from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
 
-_DENSE, _ROWS, _UPDATE = "tfmem_dense", "tfmem_rows", "tfmem_update"
+_MARK = "/tfmem_"
+_DENSE, _ROWS, _UPDATE = (f"{_MARK}{part}" for part in ("dense", "rows", "update"))
 
 
 def update_in_place(
@@ -67,6 +68,11 @@ def update_in_place(
         elif node.input[0] not in resizable:
             added += update.of_everything()
     return added
+
+
+def owner(name: str) -> str:
+    """The node of a graph for which one of a name runs: itself, or that which it is a part of."""
+    return name.partition(_MARK)[0]
 
 
 class _Update:
@@ -127,14 +133,14 @@ class _Update:
         return made
 
     def _new(self, name: str, op: str, inputs: Iterable[str]) -> NodeDef:
-        made = tf.compat.v1.NodeDef(name=f"{self.node.name}/{name}", op=op)
+        made = tf.compat.v1.NodeDef(name=f"{self.node.name}{name}", op=op)
         made.input.extend(inputs)
         return made
 
     def _renamed(self, node: NodeDef) -> NodeDef:
         made = tf.compat.v1.NodeDef()
         made.CopyFrom(node)
-        made.name = f"{node.name}/{_UPDATE}"
+        made.name = f"{node.name}{_UPDATE}"
         return made
 
     def _constant(self, values: Sequence[int], dtype: tf.DType) -> NodeDef:

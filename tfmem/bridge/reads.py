@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable, Iterator
 from tfmem.bridge.graphdefs import GraphDef, NodeDef, parse_value, topological
 from tfmem.graph.ops import facts_of
 
-_READ = "ReadVariableOp"
+READ = "ReadVariableOp"
 
 
 def share(
@@ -60,15 +60,20 @@ def _equal_reads(graph_def: GraphDef, handles: Container[str]) -> Iterator[list[
     Not of a variable whose rows are accessed one by one, each read of which is a copy, nor of one
     that a function takes or another node hands on.
     """
+    for nodes in users_in_order(graph_def, handles).values():
+        if all(_is_dense(node.op) for node in nodes):
+            yield from _between_updates(nodes)
+
+
+def users_in_order(graph_def: GraphDef, handles: Container[str]) -> dict[str, list[NodeDef]]:
+    """The nodes that take each of the handles, in a topological order."""
     users: dict[str, list[NodeDef]] = {}
     for node in topological(graph_def.node):
         sources = {parse_value(text).node for text in node.input if text[0] != "^"}
         for name in sorted(sources):
             if name in handles:
                 users.setdefault(name, []).append(node)
-    for nodes in users.values():
-        if all(_is_dense(node.op) for node in nodes):
-            yield from _between_updates(nodes)
+    return users
 
 
 def _is_dense(op: str) -> bool:
@@ -80,7 +85,7 @@ def _between_updates(nodes: Iterable[NodeDef]) -> Iterator[list[str]]:
     groups: dict[tuple[int, str, frozenset[str]], list[str]] = {}
     updates = 0
     for node in nodes:
-        if node.op != _READ:
+        if node.op != READ:
             updates += 1
             continue
         after = frozenset(text for text in node.input if text[0] == "^")

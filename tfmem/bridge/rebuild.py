@@ -26,7 +26,7 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph as func_graph_lib
 
-from tfmem.bridge import branches
+from tfmem.bridge import branches, sums
 from tfmem.bridge.calls import with_defaults
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, NodeDef
@@ -171,7 +171,7 @@ def _graph_def(captured: Captured, graph: Graph) -> GraphDef:
             _make_new(node_def, node, captured, dtypes)
             node_def.attr["_tfmem_id"].i = serial
         elif node.name in captured.node_defs:
-            node_def.CopyFrom(captured.node_defs[node.name])
+            node_def.CopyFrom(sums.definition(node, captured.node_defs))
         else:
             raise RewriteError(f"{node.name} ({node.op}) is new but names no origin")
         node_def.name, node_def.device = node.name, ""  # see _set_devices

@@ -18,9 +18,11 @@ compares.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 
+from tfmem.bridge import graphdefs
 from tfmem.bridge.graphdefs import GraphDef, NodeDef
+from tfmem.graph.ir import Node
 
 _WIDTH = 8
 
@@ -39,6 +41,16 @@ def split(graph_def: GraphDef, types: Container[int]) -> None:
             values = [text for text in node.input if not text.startswith("^")]
             if len(values) > _WIDTH + 1:
                 _split(graph_def, node, values)
+
+
+def definition(node: Node, known: Mapping[str, NodeDef]) -> NodeDef:
+    """The NodeDef of a node by its name; of a sum that is whole again, one for all its inputs."""
+    found = known[node.name]
+    if found.op == node.op or node.op != "AddN":
+        return found
+    whole = graphdefs.bare(known[f"{node.name}/part0"])
+    whole.attr["N"].i = len(node.inputs)
+    return whole
 
 
 def _split(graph_def: GraphDef, node: NodeDef, values: Sequence[str]) -> None:

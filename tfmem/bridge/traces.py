@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 # Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
+from tfmem.bridge.in_place import owner
 from tfmem.costs.types import Measured
 from tfmem.graph import device_names
 
@@ -159,9 +160,9 @@ def _is_gpu(plane: Any) -> bool:
 
 
 def _node_of(text: str) -> str:
-    """The node of a text "node:op"; "" if it is none such."""
+    """The node of a text "node:op", or that which it is a part of; "" if it is none such."""
     name, _, op = text.partition(":")
-    return name if op and op[0] != ":" and " " not in text else ""
+    return owner(name) if op and op[0] != ":" and " " not in text else ""
 
 
 def _events(planes: Iterable[Any]) -> Iterator[Event]:

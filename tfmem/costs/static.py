@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 from tfmem.costs.types import Costs, Link, Measured, Rates
-from tfmem.graph.compact import ASSIGN, KEPT, READ, VIEW
+from tfmem.graph.compact import KEPT, READ, VIEW
 from tfmem.graph.device_names import is_gpu
-from tfmem.graph.ir import Graph
+from tfmem.graph.ir import Graph, Node
 from tfmem.graph.ops import facts_of
 
 _RATES = {"GPU": Rates(1e13, 1e12, 5e-6), "CPU": Rates(5e10, 8e9, 2e-6)}
@@ -19,7 +19,7 @@ magnitude, for where nothing may be probed (`profile="static"`)."""
 _LINKS = {"GPU": Link(1.2e10, 1.2e10, 1e-5, 0.0), "CPU": Link(1.2e9, 1.2e9, 7e-4, 1.0)}
 """By kind of device: pinned memory over PCIe; gRPC over loopback, on the cores that compute."""
 
-_STILL = (VIEW, READ, ASSIGN, KEPT)
+_STILL = (VIEW, READ, KEPT)
 """Kinds of nodes that move no bytes: they give out a buffer that is there, unless the variable is
 in copy-on-read mode."""
 
@@ -56,12 +56,26 @@ def _seconds(graph: Graph, flops: Mapping[str, float], rates: Rates) -> dict[str
     form, seconds = graph.form, {}
     for number, node in enumerate(graph.nodes):
         if not node.is_input:
-            moved, is_still = 0, form.kind[number] in _STILL and not form.is_copy(number)
-            if not is_still and not facts_of(node.op).is_shape_only:
-                moved = sum(node.nbytes) + sum(map(graph.nbytes, node.inputs))
+            is_still = form.kind[number] in _STILL and not form.is_copy(number)
+            is_still |= facts_of(node.op).is_shape_only
+            moved = 0 if is_still else _bytes_moved(graph, node)
             busy = max(moved / rates.nbytes, flops.get(node.name, 0.0) / rates.flops)
             seconds[node.name] = rates.start + busy
     return seconds
+
+
+def _bytes_moved(graph: Graph, node: Node) -> int:
+    """What a kernel reads and writes."""
+    facts, read = facts_of(node.op), list(map(graph.nbytes, node.inputs))
+    made = sum(node.nbytes)
+    if node.op == "AddN":  # adds by eights to its output
+        return made + sum(read) + 2 * made * ((len(read) - 2) // 8)
+    if facts.is_sparse:
+        handles = {facts.reads, *facts.writes}
+        others = [nbytes for i, nbytes in enumerate(read) if i not in handles]
+        return 2 * made + sum(others) + 2 * len(facts.writes) * max(others, default=0)
+    is_overwritten = node.op == "AssignVariableOp"
+    return made + sum(read) + (0 if is_overwritten else sum(read[i] for i in facts.writes))
 
 
 def with_link(costs: Costs, link: Link) -> Costs:

@@ -6,6 +6,7 @@ import gc
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
@@ -31,6 +32,7 @@ from tfmem.passes.align import Align
 from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import run_passes
 from tfmem.passes.prune import Prune
+from tfmem.plan import Plan
 from tfmem.planning import cache
 from tfmem.planning.judge import carry_out, judge
 from tfmem.planning.request import Decision, Request
@@ -39,6 +41,8 @@ from tfmem.runtime import buffers
 from tfmem.runtime.buffers import Unsettled
 from tfmem.runtime.chunks import Chunk
 from tfmem.runtime.locks import alone
+from tfmem.simulation.original import joined
+from tfmem.simulation.simulate import simulate
 
 _log = logging.getLogger("tfmem")
 
@@ -150,7 +154,7 @@ def plan_devices(
         if planned:
             plan = planned[-1].plan
             done = passes_of(plan, route_of(plan.device, plan.host))
-            graph = run_passes(graph, (*done, Align()), observe)
+            graph = run_passes(planned[-1].graph, (*done, Align()), observe)
         is_known = before is not None and options.profile != "measured"
         one = _still_kept(before, captured, graph, request) if is_known else None
         if one is None:
@@ -176,18 +180,41 @@ def _still_kept(
     was = before.request
     now = {name: getattr(was, name) for name in ("room", "lying", "blocks", "bytes_beside")}
     as_then = replace(request, **now)
-    if before.graph != graph or was != as_then:
+    if was != as_then or before.graph not in (graph, joined(graph, Costs({}))[0]):
         return None
     if before.plan.is_noop and request.bytes_beside > was.bytes_beside:
         return None
     if is_fed(request.device) and before.costs.fed is None:  # a data set makes batches there now
         return None
     costs = replace(before.costs, lying=request.lying, blocks=request.blocks)
-    found = judge(graph, costs, request, before.plan, captured.bodies)
-    return Planned(graph, costs, found, request) if found.keeps(request.budget) else None
+    found = judge(before.graph, costs, request, before.plan, captured.bodies)
+    return Planned(before.graph, costs, found, request) if found.keeps(request.budget) else None
 
 
 def _plan_device(
+    captured: Captured, graph: Graph, request: Request, options: Options
+) -> tuple[Planned, Tracing | None]:
+    """A device's plan, of a graph whose long sums are whole if the budget has room for that.
+
+    In parts they take less memory, but the parts are written and read besides.
+    """
+    whole, _ = joined(graph, Costs({}))
+    if whole is not graph and not options.strategy and _has_room(captured, whole, request):
+        ordered = replace(request, techniques=request.techniques & {"order"})
+        with suppress(BudgetError):
+            found, tracing = _plan_graph(captured, whole, ordered, options)
+            return replace(found, request=request), tracing
+    return _plan_graph(captured, graph, request, options)
+
+
+def _has_room(captured: Captured, graph: Graph, request: Request) -> bool:
+    """Whether a budget may have room for a graph as it is."""
+    plan = Plan(device=request.device, host=request.host)
+    peak = simulate(graph, price(captured, graph, request, "static"), plan).peak_bytes
+    return peak + request.bytes_beside <= (request.budget or 0)
+
+
+def _plan_graph(
     captured: Captured, graph: Graph, request: Request, options: Options
 ) -> tuple[Planned, Tracing | None]:
     strategy = options.strategy

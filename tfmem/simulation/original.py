@@ -1,4 +1,8 @@
-"""A captured graph as TensorFlow runs the original: long sums in one piece, constants folded."""
+"""A captured graph as TensorFlow runs the original.
+
+Long sums are in one piece, constants folded, sums assigned that capturing adds in place; assigned
+variables adopt a buffer instead of being written.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,16 @@ from tfmem.graph.ops import facts_of
 MOST_FOLDED = 10 * 2**20
 """Bytes of TensorFlow's own: the largest result that it keeps of a node that it has folded."""
 
+_ASSIGN = "AssignVariableOp"
+_ADDED, _SUMS = "/added", {"AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
+"""What ends the names of assignments that capturing made additions, and what these were of."""
+
 
 def as_original(graph: Graph, costs: Costs) -> tuple[Graph, Costs]:
     """The graph as it is if nothing is rewritten."""
-    return joined(folded(graph), costs)
+    graph, costs = joined(assigned(folded(graph)), costs)
+    adopting = {node.name: 0.0 for node in graph.nodes if node.op == _ASSIGN}
+    return graph, replace(costs, seconds={**costs.seconds, **adopting})
 
 
 def folded(graph: Graph) -> Graph:
@@ -56,6 +66,33 @@ def _is_pure(node: Node) -> bool:
     return not facts_of(node.op).is_stateful
 
 
+def assigned(graph: Graph) -> Graph:
+    """The graph with the assignments that capturing made additions (`additions.make`)."""
+    sums = {node.name: node for node in graph.nodes if _is_addition(node)}
+    if not sums:
+        return graph
+    nodes: list[Node] = []
+    ends = {name.removesuffix(_ADDED) for name in sums}
+    for node in graph.nodes:
+        if node.name in sums:
+            nodes += _assigned(graph, node)
+        elif node.name not in ends:
+            nodes.append(node)
+    return Graph(tuple(nodes), graph.outputs)
+
+
+def _is_addition(node: Node) -> bool:
+    return node.name.endswith(_ADDED) and node.op in _SUMS
+
+
+def _assigned(graph: Graph, node: Node) -> tuple[Node, Node]:
+    """The sum and the assignment that an addition was."""
+    variable, added = node.inputs
+    total = replace(node, op=_SUMS[node.op], inputs=(added,), nbytes=(graph.nbytes(variable),))
+    name, inputs = node.name.removesuffix(_ADDED), (variable, *total.values)
+    return total, Node(name, _ASSIGN, inputs, device=node.device)
+
+
 def joined(graph: Graph, costs: Costs) -> tuple[Graph, Costs]:
     """The graph with its sums as they were before capturing took them in parts (`sums.split`)."""
     parts = {node.name: _parts(graph.by_name, node) for node in graph.nodes if node.op == "AddV2"}
@@ -71,12 +108,23 @@ def joined(graph: Graph, costs: Costs) -> tuple[Graph, Costs]:
         if node.name in dropped:
             continue
         if group := parts.get(node.name):
-            values = [v for part in group if part.op == "AddN" for v in part.inputs]
-            node = replace(node, op="AddN", inputs=tuple(values))
+            pieces = [part for part in group if part.op == "AddN"]
+            values = tuple(value for part in pieces for value in part.inputs)
+            node = replace(node, op="AddN", inputs=values)
             names = (node.name, *(part.name for part in group))
-            seconds[node.name] = sum(seconds.get(name, 0.0) for name in names)
+            taken = sum(seconds.get(name, 0.0) for name in names)
+            seconds[node.name] = taken * _spared(len(values), len(pieces))
         nodes.append(node)
     return Graph(tuple(nodes), graph.outputs), replace(costs, seconds=seconds)
+
+
+def _spared(values: int, parts: int) -> float:
+    """The bytes that a whole sum moves over those that it moves in so many parts.
+
+    It reads each value and, from the second part on, its output, which it writes with each part.
+    In parts it writes and reads each one, and reads and writes its output, from the second on.
+    """
+    return (values + 2 * parts - 1) / (values + 4 * parts - 3)
 
 
 def _parts(by_name: Mapping[str, Node], node: Node) -> list[Node]:

@@ -68,6 +68,9 @@ double nbytes_moved(OpKernelContext& ctx, const OpKernel& kernel) {
     if (const Tensor* output = ctx.mutable_output(i)) written += output->TotalBytes();
   }
   if (!is_there && variables == 0) return -1;
+  const std::string& op = kernel.type_string();
+  if (op == "AddN") return read + written * (1 + 2 * ((ctx.num_inputs() - 2) / 8));  // by eights
+  if (op == "ResourceStridedSliceAssign") return 2 * read;
   return read * (1 + 2 * variables) + written;  // a variable, as large as what is read, both ways
 }
 
