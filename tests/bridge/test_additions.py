@@ -75,6 +75,35 @@ def test_the_original_is_known_to_make_the_sum() -> None:
     assert before >= after + SIZE  # the sum, which cannot take the place of what the cosine reads
 
 
+def test_an_addition_waits_for_the_read_that_others_need() -> None:
+    weight = tf.Variable(tf.random.stateless_normal([SIDE, SIDE], [3, 4]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        value = weight.read_value()
+        weight.assign(value + tf.sin(x))
+        return tf.cos(value)
+
+    graph = same_in_place(step, weight).graph
+    (read,) = (node for node in graph.nodes if node.op == "ReadVariableOp")
+    (update,) = (node for node in graph.nodes if node.op == "AssignAddVariableOp")
+    assert read.name in update.after
+
+
+def test_a_read_for_the_sum_alone_is_gone_but_not_what_it_waits_for() -> None:
+    table = tf.Variable(tf.random.stateless_normal([SIDE, SIDE], [3, 4]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        table.assign(tf.cos(x))
+        table.assign(table + tf.sin(x))
+        return tf.reduce_sum(tf.gather(table, [0, 2]))
+
+    graph = same_in_place(step, table).graph
+    assert not any(node.op == "ReadVariableOp" for node in graph.nodes)
+    (first,) = (node for node in graph.nodes if node.op == "AssignVariableOp")
+    (update,) = (node for node in graph.nodes if node.op == "AssignAddVariableOp")
+    assert first.name in update.after
+
+
 @pytest.mark.parametrize(
     "assigned",
     [

@@ -7,10 +7,10 @@ Keras 3 updates weights and slots so::
 which makes a buffer for `s` where others read `x`, too, and a copy of it where the variable lies
 (`in_place`). The same numbers, bitwise, without either::
 
-    a/added = AssignAdd(w, x)             a = NoOp(^a/added)
+    r = Read(w)      a/added = AssignAdd(w, x, ^r)      a = NoOp(^a/added)
 
-and likewise of a difference. What the original does can be told by the names
-(`simulation.original`).
+and likewise of a difference. A read that nobody else reads is gone. What the original does can be
+told by the names (`simulation.original`).
 
 Source: `DenseUpdate` in `tensorflow/core/kernels/dense_update_functor.h`, TensorFlow 2.21.
 """
@@ -18,7 +18,8 @@ Source: `DenseUpdate` in `tensorflow/core/kernels/dense_update_functor.h`, Tenso
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -39,7 +40,7 @@ _UPDATES = {"AddV2": "AssignAddVariableOp", "Sub": "AssignSubVariableOp"}
 
 def make(
     graph_def: GraphDef, concrete: Any, inputs: Sequence[Input], types: Container[int]
-) -> None:
+) -> frozenset[str]:
     """Changes the assignments of a GraphDef that add, in place.
 
     Args:
@@ -47,23 +48,29 @@ def make(
       concrete: the function, whose trace tells shapes.
       inputs: of the function.
       types: of what values, as TensorFlow numbers types.
+
+    Returns:
+      The names of the sums and reads that are gone.
     """
     by_name = {node.name: node for node in graph_def.node}
     sources = (text.removeprefix("^") for node in graph_def.node for text in node.input)
     readers = Counter(parse_value(text).node for text in sources)
     readers.update(parse_value(tensor.name).node for tensor in concrete.outputs)
     shapes = _Shapes(concrete, inputs)
-    gone = set()
-    for assignment, total, added in list(_additions(graph_def, shapes.held, by_name)):
-        shape = shapes.held[assignment.input[0]]
-        has_type = assignment.attr["dtype"].type in types
-        is_free = readers[total.name] == 1 and f"{assignment.name}/added" not in by_name
-        if has_type and is_free and shape is not None and shapes.of(parse_value(added)) == shape:
-            _add(graph_def, assignment, total, added)
-            gone.add(total.name)
+    gone = set[str]()
+    for one in list(_additions(graph_def, shapes.held, by_name)):
+        shape = shapes.held[one.assignment.input[0]]
+        has_shape = shape is not None and shapes.of(parse_value(one.added)) == shape
+        has_type = one.assignment.attr["dtype"].type in types
+        is_free = readers[one.total.name] == 1 and one.name not in by_name
+        if has_shape and has_type and is_free:
+            gone.add(one.total.name)
+            gone.update([one.read.name] * (readers[one.read.name] == 1))
+            one.carry_out(graph_def, is_read=one.read.name not in gone)
     for place in reversed(range(len(graph_def.node))):
         if graph_def.node[place].name in gone:
             del graph_def.node[place]
+    return frozenset(gone)
 
 
 class _Shapes:
@@ -85,46 +92,64 @@ class _Shapes:
         return full(outputs[value.index].shape) if value.index < len(outputs) else None
 
 
+@dataclass(frozen=True)
+class _Addition:
+    """An assignment, the sum that it assigns, the read in that, and the value that is added."""
+
+    assignment: NodeDef
+    total: NodeDef
+    read: NodeDef
+    added: str
+
+    @property
+    def name(self) -> str:
+        """That of the node which adds."""
+        return f"{self.assignment.name}/added"
+
+    def carry_out(self, graph_def: GraphDef, *, is_read: bool) -> None:
+        """Adds, behind the read or what that waits for, in the place of the assignment."""
+        waiting = [self.assignment, self.total, *([] if is_read else [self.read])]
+        after = [text for node in waiting for text in node.input if text[0] == "^"]
+        after += [f"^{self.read.name}"] * is_read
+        made = graph_def.node.add(name=self.name, op=_UPDATES[self.total.op])
+        made.device = self.assignment.device
+        made.attr["dtype"].CopyFrom(self.assignment.attr["dtype"])
+        made.input.extend([self.assignment.input[0], self.added, *dict.fromkeys(after)])
+        self.assignment.op = "NoOp"
+        self.assignment.attr.clear()
+        self.assignment.input[:] = [f"^{self.name}"]
+
+
 def _additions(
     graph_def: GraphDef, handles: Container[str], by_name: dict[str, NodeDef]
-) -> Iterator[tuple[NodeDef, NodeDef, str]]:
-    """Each assignment of a variable's own value and another: itself, their sum, the other.
+) -> Iterator[_Addition]:
+    """The assignments of sums of a variable's own value and another.
 
     The variable is not updated between the read of its value and the assignment.
     """
     for users in users_in_order(graph_def, handles).values():
         if not all(facts_of(node.op).uses_variable for node in users):
             continue
-        reads: set[str] = set()
+        reads: dict[str, NodeDef] = {}
         for node in users:
             if node.op == READ:
-                reads.add(node.name)
+                reads[node.name] = node
             elif node.op == _ASSIGN:
                 total = by_name.get(parse_value(node.input[1]).node)
-                if total is not None and (added := _added(total, reads)):
-                    yield node, total, added
+                if total is not None and (found := _parts(total, reads)):
+                    yield _Addition(node, total, *found)
             if facts_of(node.op).writes:
                 reads.clear()
 
 
-def _added(total: NodeDef, reads: Container[str]) -> str:
-    """What a sum, or difference, adds to one of the reads; "" if it does not."""
+def _parts(total: NodeDef, reads: Mapping[str, NodeDef]) -> tuple[NodeDef, str] | None:
+    """The read in a sum, or difference, and what is added to it; None if it has no such parts."""
     if total.op not in _UPDATES:
-        return ""
+        return None
     first, second = total.input[:2]
-    is_first, is_second = (parse_value(text).node in reads for text in (first, second))
-    if is_first and not is_second:
-        return str(second)
-    return str(first) if is_second and not is_first and total.op == "AddV2" else ""
-
-
-def _add(graph_def: GraphDef, assignment: NodeDef, total: NodeDef, added: str) -> None:
-    """Makes an assignment of a sum an addition, and a node of its name that waits for that."""
-    after = [text for node in (assignment, total) for text in node.input if text[0] == "^"]
-    made = graph_def.node.add(name=f"{assignment.name}/added", op=_UPDATES[total.op])
-    made.device = assignment.device
-    made.attr["dtype"].CopyFrom(assignment.attr["dtype"])
-    made.input.extend([assignment.input[0], added, *dict.fromkeys(after)])
-    assignment.op = "NoOp"
-    assignment.attr.clear()
-    assignment.input[:] = [f"^{made.name}"]
+    read, other = reads.get(parse_value(first).node), reads.get(parse_value(second).node)
+    if read is not None and other is None:
+        return read, str(second)
+    return (
+        (other, str(first)) if other is not None and read is None and total.op == "AddV2" else None
+    )

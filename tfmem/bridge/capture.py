@@ -275,7 +275,7 @@ def _nodes_of(
     kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
     handles = {i.name for i in inputs if is_variable(i)}
     gone = reads.share(graph_def, handles, kept, names)
-    additions.make(graph_def, concrete, inputs, _SUMMED)
+    gone |= additions.make(graph_def, concrete, inputs, _SUMMED)
     nodes = graphdefs.in_program_order(graph_def, names)
     _place_nodes(nodes, inputs, places, device)
     return graph_def, nodes, gone
