@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfmem
@@ -90,3 +92,58 @@ def test_texts_shapes_and_complex_numbers_count_by_value() -> None:
         assert signature_of((one,), {}) != signature_of((other,), {})
         assert signature_of((one,), {}) == signature_of((one,), {})
     assert signature_of((tf.TensorShape([1]),), {}) == signature_of((tf.TensorShape([1]),), {})
+
+
+class Scaled(tf.types.experimental.TraceType):
+    """A type of arguments that are equal where their factors are."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def is_subtype_of(self, other: object) -> bool:
+        return self == other
+
+    def most_specific_common_supertype(self, others: Sequence[object]) -> Scaled | None:
+        return self if all(self == other for other in others) else None
+
+    def placeholder_value(self, placeholder_context: object = None) -> Factor:
+        return Factor(self.factor)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Scaled) and other.factor == self.factor
+
+    def __hash__(self) -> int:
+        return hash(self.factor)
+
+
+class Factor:
+    """An argument that cannot be hashed and says what it is traced as."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Factor) and other.factor == self.factor
+
+    def __tf_tracing_type__(self, context: object) -> Scaled:
+        return Scaled(self.factor)
+
+
+def test_objects_that_cannot_be_hashed_count_by_what_they_are_traced_as() -> None:
+    first, second, other = (signature_of((Factor(n),), {}) for n in (2, 2, 3))
+    assert first == second != other
+    traces = []
+
+    def step(factor: Factor, x: tf.Tensor) -> tf.Tensor:
+        traces.append(factor)
+        return x * factor.factor
+
+    optimized = tfmem.optimize(tf.function(step))
+    found = [float(optimized(Factor(n), tf.constant(1.0))) for n in (2, 2, 3)]
+    assert found == [2.0, 2.0, 3.0]
+    assert len(traces) == 2
+
+
+def test_an_object_that_tensorflow_refuses_is_refused_in_its_words() -> None:
+    with pytest.raises(TypeError, match="Could not generate a generic TraceType"):
+        signature_of((type("Other", (), {"__hash__": None})(),), {})

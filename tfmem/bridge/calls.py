@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -87,6 +87,16 @@ def with_defaults(function_type: Any) -> tuple[Any, dict[str, Any]]:
             may_default = False
         parameters.append(p)
     return function_type_lib.FunctionType(parameters[::-1], function_type.captures), defaults
+
+
+def trace_type_of(item: Any) -> Hashable:
+    """What a tf.function traces an argument as, and tells calls apart by.
+
+    Raises:
+      TypeError: it can be traced as nothing.
+    """
+    found: Hashable = trace_type.from_value(item)
+    return found
 
 
 def is_traced() -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfmem.bridge import handles
+from tfmem.bridge.calls import trace_type_of
 
 
 def signature_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
@@ -52,6 +53,8 @@ def _object_key(item: Any) -> Hashable:
     if hasattr(item, "__array__"):  # a variable of Keras 3, a column of a table: a tensor is made
         found = item if hasattr(item, "dtype") and hasattr(item, "shape") else np.asarray(item)
         return "array", str(found.dtype), tuple(found.shape)
+    if type(item).__hash__ is None:  # it says itself what it is traced as, or TensorFlow refuses it
+        return trace_type_of(item)
     try:
         return weakref.ref(item)
     except TypeError:
