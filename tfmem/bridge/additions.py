@@ -24,7 +24,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfmem.bridge.graphdefs import GraphDef, NodeDef, parse_value
+from tfmem.bridge.graphdefs import GraphDef, NodeDef, drop, parse_value
 from tfmem.bridge.inputs import Input, is_variable
 from tfmem.bridge.reads import READ, users_in_order
 from tfmem.bridge.shapes import Shape
@@ -65,11 +65,11 @@ def make(
         is_free = readers[one.total.name] == 1 and one.name not in by_name
         if has_shape and has_type and is_free:
             gone.add(one.total.name)
-            gone.update([one.read.name] * (readers[one.read.name] == 1))
-            one.carry_out(graph_def, is_read=one.read.name not in gone)
-    for place in reversed(range(len(graph_def.node))):
-        if graph_def.node[place].name in gone:
-            del graph_def.node[place]
+            is_read = readers[one.read.name] > 1
+            if not is_read:
+                gone.add(one.read.name)
+            one.carry_out(graph_def, is_read=is_read)
+    drop(graph_def, gone)
     return frozenset(gone)
 
 
@@ -150,6 +150,6 @@ def _parts(total: NodeDef, reads: Mapping[str, NodeDef]) -> tuple[NodeDef, str] 
     read, other = reads.get(parse_value(first).node), reads.get(parse_value(second).node)
     if read is not None and other is None:
         return read, str(second)
-    return (
-        (other, str(first)) if other is not None and read is None and total.op == "AddV2" else None
-    )
+    if other is not None and read is None and total.op == "AddV2":
+        return other, str(first)
+    return None

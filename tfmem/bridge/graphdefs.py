@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -108,6 +108,13 @@ def bare(node: NodeDef) -> NodeDef:
     result.CopyFrom(node)
     del result.input[:]
     return result
+
+
+def drop(graph_def: GraphDef, names: Container[str]) -> None:
+    """Takes nodes out of a GraphDef, in place."""
+    for place in reversed(range(len(graph_def.node))):
+        if graph_def.node[place].name in names:
+            del graph_def.node[place]
 
 
 def topological(nodes: Iterable[NodeDef]) -> list[NodeDef]:

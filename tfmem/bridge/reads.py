@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 
-from tfmem.bridge.graphdefs import GraphDef, NodeDef, parse_value, topological
+from tfmem.bridge.graphdefs import GraphDef, NodeDef, drop, parse_value, topological
 from tfmem.graph.ops import facts_of
 
 READ = "ReadVariableOp"
@@ -44,9 +44,7 @@ def share(
         sources = {parse_value(text).node for text in values}
         after = [_renamed(text[1:], instead) for text in node.input if text[0] == "^"]
         node.input[:] = [*values, *(f"^{n}" for n in dict.fromkeys(after) if n not in sources)]
-    for place in reversed(range(len(graph_def.node))):
-        if graph_def.node[place].name in instead:
-            del graph_def.node[place]
+    drop(graph_def, instead)
     return frozenset(instead)
 
 
