@@ -120,6 +120,13 @@ def checked(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
 # Steps of other forms.
 
 
+def a_batch_of_the_host() -> Step:
+    matrices, first = weights(*[(WIDTH, WIDTH)] * 8), numbers(16 * WIDTH, WIDTH)
+    with tf.device("CPU:0"):
+        batch = numbers(ROWS, 16 * WIDTH)
+    return descent(lambda x: tf.reduce_mean(through(matrices, x @ first) ** 2), matrices, batch)
+
+
 def nested_functions() -> Step:
     @tf.function
     def layer(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
@@ -364,6 +371,7 @@ _CHAINS: dict[str, Callable[[tf.Tensor, tf.Variable], tf.Tensor]] = {
 
 STEPS: dict[str, Callable[[], Step]] = {
     **{name: functools.partial(chain, layer) for name, layer in _CHAINS.items()},
+    "a batch of the host": a_batch_of_the_host,
     "nested functions": nested_functions,
     "gradients of their own": gradients_of_their_own,
     "recomputed by hand": recomputed_by_hand,

@@ -1,8 +1,10 @@
 """Which arguments are in a device's memory at a step, and buffers in the place of the others.
 
-A NumPy array gets there as a function is called with it. On a CPU a tensor made of one may lie in
-NumPy's memory, in which TensorFlow leaves what happens to begin at a multiple of 64 bytes, and the
-next batch may not: what would be free in some steps and not in others is held in all of them.
+A NumPy array gets there as a function is called with it. So does a tensor of the host that a GPU is
+to have, and nobody but the step holds the copy: it dies with its last reader. On a CPU a tensor
+made of an array may lie in NumPy's memory, in which TensorFlow leaves what happens to begin at a
+multiple of 64 bytes, and the next batch may not: what would be free in some steps and not in others
+is held in all of them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from tfmem.costs.types import Lying
 from tfmem.errors import Error
 from tfmem.functions.entry import Tenant
 from tfmem.graph import device_names
-from tfmem.graph.ir import Value
+from tfmem.graph.ir import Graph, Value
 from tfmem.runtime import chunks, devices, heap, memory
 from tfmem.runtime.chunks import Chunk
 from tfmem.runtime.heap import Heap
@@ -39,16 +41,30 @@ def with_passed(captured: Captured, flat: Sequence[Any], given: Any) -> Captured
     """
     own = {id(leaf) for leaf in _leaves(given)}
     nodes = {node.name: node for node in captured.graph.nodes if node.is_input}
-    passed = []
+    passed, copied = [], dict[str, str]()
     for item, tensor in zip(captured.inputs, flat, strict=False):  # captured variables follow
         nbytes = 0 if is_variable(item) else captured.graph.nbytes(Value(item.name))
         device = nodes[item.name].device
         if nbytes < heap.LEAST_CHUNK:
             continue
         held = weakref.ref(tensor) if id(tensor) in own else None
+        if held is not None and device_names.is_gpu(device) and chunks.is_on_host(tensor):
+            copied[item.name] = device_names.cpu_of(device)
+            continue
         is_there = held is not None and chunks.holds(device, tensor)
         passed.append(Passed(item.name, device, nbytes, held, is_there))
-    return replace(captured, passed=tuple(passed))
+    moved = (replace(n, device=copied.get(n.name, n.device)) for n in captured.graph.nodes)
+    graph = Graph(tuple(moved), captured.graph.outputs) if copied else captured.graph
+    return replace(captured, graph=graph, passed=tuple(passed))
+
+
+def lie_alike(captured: Captured, flat: Sequence[Any]) -> bool:
+    """Whether arguments that a GPU gets copies of lie on the host in another call, too."""
+    nodes = captured.graph.by_name
+    return not any(
+        chunks.is_on_gpu(tensor) and not device_names.is_gpu(nodes[item.name].device)
+        for item, tensor in zip(captured.inputs, flat, strict=False)
+    )
 
 
 @contextmanager
@@ -136,7 +152,9 @@ def in_their_places(
         yield
         return
     held = {id(leaf) for leaf in _leaves(given)}
-    leaves = [leaf for leaf in _leaves((args, kwargs)) if _nbytes(leaf) >= heap.LEAST_CHUNK]
+    leaves = [
+        leaf for leaf in _leaves((args, kwargs)) if chunks.nbytes_of(leaf) >= heap.LEAST_CHUNK
+    ]
     for tenant in own:
         _stand_in(tenant, leaves, held)
     try:
@@ -166,7 +184,7 @@ def _stand_in(tenant: Tenant, leaves: Sequence[Any], held: Container[int]) -> No
     beside = [] if tenant.is_let_go else [place for _, place in last]
     tenant.last = []
     for leaf, found in zip(here, places, strict=True):
-        place, nbytes = found, _nbytes(leaf)
+        place, nbytes = found, chunks.nbytes_of(leaf)
         is_missing = place is None and nbytes < 2 * missing
         if is_missing and (made := _beside(device, beside, nbytes)) is not None:
             _stay(tenant, leaf, made)
@@ -218,13 +236,6 @@ def _meet(one: range, other: range) -> bool:
 def _leaves(structure: Any) -> list[Any]:
     found: list[Any] = tf.nest.flatten(structure, expand_composites=True)
     return found
-
-
-def _nbytes(argument: Any) -> int:
-    """Bytes of a tensor of numbers; 0 for anything else."""
-    if not isinstance(argument, tf.Tensor) or argument.dtype in (tf.string, tf.variant):
-        return 0
-    return int(argument.shape.num_elements()) * int(argument.dtype.size)
 
 
 def _held(device: str, sizes: Mapping[str, int]) -> dict[str, Any]:

@@ -11,13 +11,16 @@ import tensorflow as tf
 
 from tfmem.bridge import handles
 from tfmem.bridge.calls import trace_type_of
+from tfmem.runtime import chunks
+from tfmem.runtime.heap import LEAST_CHUNK
 
 
 def signature_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     """A key that is equal for calls of one input signature.
 
     Tensors and arrays count by dtype and shape, ragged and sparse ones by those of their parts,
-    variables and objects by identity, other values by value, as tf.function has it.
+    variables and objects by identity, other values by value, as tf.function has it; large tensors
+    also by whether a GPU has them.
     """
     return _key(args), _key(kwargs) if kwargs else ()
 
@@ -25,7 +28,7 @@ def signature_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
 def _key(item: Any) -> Hashable:
     if isinstance(item, tf.Tensor):
         shape = item.shape
-        return item.dtype, tuple(shape) if shape.rank is not None else None
+        return item.dtype, tuple(shape) if shape.rank is not None else None, _is_on_gpu(item)
     if isinstance(item, (str, bytes)):  # np.str_ is an array besides
         return type(item), item
     if isinstance(item, (np.ndarray, np.generic)):  # np.float64 is a float besides
@@ -37,6 +40,11 @@ def _key(item: Any) -> Hashable:
     if isinstance(item, Mapping):
         return (type(item), *((name, _key(value)) for name, value in item.items()))
     return _object_key(item)
+
+
+def _is_on_gpu(tensor: Any) -> bool:
+    """Whether a GPU's memory has a large tensor, of which a step then holds no copy of its own."""
+    return chunks.is_on_gpu(tensor) and chunks.nbytes_of(tensor) >= LEAST_CHUNK
 
 
 def _object_key(item: Any) -> Hashable:

@@ -14,7 +14,7 @@ from tfmem.bridge.forks import check_no_fork
 from tfmem.bridge.frames import uncopied
 from tfmem.bridge.lines import told
 from tfmem.errors import BudgetError
-from tfmem.functions.arguments import with_passed
+from tfmem.functions.arguments import lie_alike, with_passed
 from tfmem.functions.contents import with_contents
 from tfmem.functions.entry import Entry
 from tfmem.functions.failures import Failure, explained, tells_bugs
@@ -102,7 +102,8 @@ def sharing(known: Sequence[Entry], original: Any, args: Any, kwargs: Any) -> En
     with uncopied():
         concrete = original.get_concrete_function(*args, **kwargs)
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
-    return next((entry for entry in known if entry.captured.holds_for(concrete, flat)), None)
+    fitting = (entry for entry in known if entry.captured.holds_for(concrete, flat))
+    return next((entry for entry in fitting if lie_alike(entry.captured, flat)), None)
 
 
 def _without_memory(original: Any, failure: Failure) -> BudgetError:

@@ -58,6 +58,25 @@ def holds(device: str, tensor: Any) -> bool:
     return place_of(name, tensor) is not None
 
 
+def is_on_host(tensor: Any) -> bool:
+    """Whether an eager tensor lies on a CPU; arrays and tensors of graphs are none."""
+    place = getattr(tensor, "backing_device", None)
+    return place is not None and not device_names.is_gpu(place)
+
+
+def is_on_gpu(tensor: Any) -> bool:
+    """Whether an eager tensor lies on a GPU."""
+    place = getattr(tensor, "backing_device", None)
+    return place is not None and device_names.is_gpu(place)
+
+
+def nbytes_of(argument: Any) -> int:
+    """Bytes of a tensor of numbers; 0 for anything else."""
+    if not isinstance(argument, tf.Tensor) or argument.dtype in _REFERENCES:
+        return 0
+    return int(argument.shape.num_elements()) * int(argument.dtype.size)
+
+
 def place_of(device: str, tensor: Any) -> range | None:
     """The addresses that an eager tensor takes in its allocator's memory.
 
