@@ -370,11 +370,11 @@ class Optimized:
     ) -> Entry:
         """What is decided, or was before for the same graph; variables settle before a step."""
         start, tracing = time.perf_counter(), None
-        requests = requests_of(self._options)
+        requests, key = requests_of(self._options), signature_of(args, kwargs)
         found = self._capture(requests, args, kwargs)
         if not planned or planned[0].graph != canonical(found.graph):
-            accepted = self._accepted.pop(signature_of(args, kwargs), ())
-            planned, tracing = decide(found, requests, self._options, accepted, settles)
+            known = self._accepted.pop(key, ()), settles, self._entries.get(key)
+            planned, tracing = decide(found, requests, self._options, *known)
         seconds = time.perf_counter() - start
         watch = watch_of(found, planned, tracing, self._options)
         return Entry(self.name, found, planned, seconds, variables.moves(), watch=watch)

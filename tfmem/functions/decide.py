@@ -19,7 +19,7 @@ from tfmem.bridge.feeds import Feeds, is_fed
 from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError
 from tfmem.functions.arguments import lying, stand_ins
-from tfmem.functions.entry import Planned
+from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import tells_bugs
 from tfmem.functions.lessons import unforeseen
 from tfmem.functions.pricing import Tracing, measured, price
@@ -57,11 +57,15 @@ def decide(
     options: Options,
     accepted: Sequence[Planned],
     settles: bool,
+    before: Entry | None,
 ) -> tuple[tuple[Planned, ...], Tracing | None]:
-    """What `plan_devices` decides for devices as they are, once variables settle if they shall."""
+    """What `plan_devices` decides for devices as they are.
+
+    For a step variables settle first, and what was made for the same call before goes after it.
+    """
     if settles:
         settle(captured, requests)
-    requests = as_devices_are(captured, requests, options, settles)
+    requests = as_devices_are(captured, requests, options, settles, before if settles else None)
     return plan_devices(captured, requests, options, accepted)
 
 
@@ -89,7 +93,11 @@ def _by_access(captured: Captured) -> tuple[list[Any], list[Any]]:
 @tells_bugs
 @alone
 def as_devices_are(
-    captured: Captured, requests: Iterable[Request], options: Options, is_settled: bool
+    captured: Captured,
+    requests: Iterable[Request],
+    options: Options,
+    is_settled: bool,
+    before: Entry | None = None,
 ) -> tuple[Request, ...]:
     """Requests with what devices hold now, what they have free, and what steps before taught.
 
@@ -105,7 +113,8 @@ def as_devices_are(
         learned = 0 if options.strategy else unforeseen(captured, request)
         later = Unsettled() if is_settled else buffers.unsettled(own, request.device)
         with stand_ins(captured, request.device, later.missing) as held:
-            beside = bytes_beside(captured, request)
+            leaving = before.constants(request.device) if before else 0
+            beside = bytes_beside(captured, request, leaving)
             counted = replace(
                 request,
                 bytes_beside=beside,

@@ -12,8 +12,9 @@ from tfmem.bridge.capture import Captured
 from tfmem.bridge.effects import effects_of
 from tfmem.bridge.feeds import Feeds
 from tfmem.bridge.rebuild import Rewritten
-from tfmem.costs.types import Costs
+from tfmem.costs.types import GRAIN, Costs
 from tfmem.functions.peaks import Peaks
+from tfmem.graph.compact import KEPT
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan
 from tfmem.planning.request import Decision, Request
@@ -153,6 +154,18 @@ class Entry:
         if self.needs_host and not host.is_connected():
             return True
         return self.moves != variables.moves() and self.captured.has_moved()
+
+    def constants(self, device: str) -> int:
+        """Bytes of a device that the constants of its function hold from its first call on."""
+        if self.rewritten is None or not self.rewritten.has_run:
+            return 0
+        graph = self.rewritten.graph
+        held = (
+            node.nbytes
+            for node, kind in zip(graph.nodes, graph.form.kind, strict=True)
+            if kind == KEPT and not node.is_input and node.device == device
+        )
+        return sum(-(-nbytes // GRAIN) * GRAIN for sizes in held for nbytes in sizes)
 
     @property
     def plan(self) -> Plan:

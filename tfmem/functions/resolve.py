@@ -289,10 +289,11 @@ def _is_far(limit: int, request: Request) -> bool:
     return free is not None and limit > free + memory.memory_info(request.device)[0]
 
 
-def bytes_beside(captured: Captured, request: Request) -> int:
+def bytes_beside(captured: Captured, request: Request, leaving: int = 0) -> int:
     """Bytes in use on the device that are no part of the function, such as another model's.
 
-    0 if there is no budget, or if the allocator keeps no statistics.
+    Those that leave with what is replaced do not count. 0 if there is no budget, or if the
+    allocator keeps no statistics.
     """
     if not request.budget:
         return 0
@@ -306,6 +307,6 @@ def bytes_beside(captured: Captured, request: Request) -> int:
         for node in captured.graph.nodes
         if node.is_input and node.device in ("", request.device) and node.name not in elsewhere
     )
-    beside = max(0, current - own)
+    beside = max(0, current - own - leaving)
     step = 1 << max(0, beside.bit_length() - _BITS_BESIDE)
     return -(-beside // step) * step

@@ -80,7 +80,7 @@ def _scratch(events: Sequence[HeapEvent], op: str) -> tuple[int, ...]:
     held: dict[int, int] = {}
     most = 0
     for one in events:
-        if one.is_request and one.node == op:
+        if one.is_request and one.node in (op, f"_MklNative{op}"):
             held[one.address] = len(asked)
             asked.append(one.requested)
         elif not one.is_request and one.address in held:
