@@ -96,6 +96,11 @@ CASES: dict[str, Case] = {
         {"fused_ops": ["BiasAdd", "Add", "Relu"], "num_args": 2, **_SAME},
         {"args": 2, "host_args": 0},
     ),
+    "_MklNativeFusedConv2D": Case(
+        [IMAGE, KERNEL, CHANNELS, IMAGE],
+        {"fused_ops": ["BiasAdd", "Add", "Relu"], "num_args": 2, **_SAME},
+        {"args": 2, "host_args": 0},
+    ),
     # With an output of their own.
     **{op: Case([REAL, REAL]) for op in ("Equal", "Less")},
     "MatMul": Case([REAL, REAL], {"transpose_b": True}),
@@ -133,6 +138,10 @@ CASES: dict[str, Case] = {
 
 OF_ONEDNN = ("_FusedBatchNormEx", "_FusedConv2D", "_FusedMatMul")
 """Ops that have no kernel of these types and attributes on a CPU but oneDNN's."""
+
+
+LABELLED = ("_MklNativeFusedConv2D",)
+"""Ops whose kernels are found by their label alone."""
 
 
 def case_of(op: str) -> Case:
@@ -238,7 +247,9 @@ def _apply(op: str, case: Case, inputs: list[Any]) -> list[Any]:
         if attr.HasField("default_value") and attr.name not in implied:
             given[attr.name] = _default(attr.default_value)
     given |= case.attrs
-    outputs = op_def_library.apply_op(op, name="checked", **given)
+    label = {"_kernel": tf.compat.v1.AttrValue(s=b"MklNameChangeOp")} if op in LABELLED else {}
+    with tf.compat.v1.get_default_graph()._attr_scope(label):
+        outputs = op_def_library.apply_op(op, name="checked", **given)
     return [t for t in tf.nest.flatten(outputs) if isinstance(t, tf.Tensor)]
 
 

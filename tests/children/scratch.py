@@ -18,9 +18,11 @@ from tests.simgpu import op_layers
 from tests.simgpu.op_cases import CASES
 from tests.simgpu.op_requests import call_of, recorded
 from tests.simgpu.op_runner import NO_KERNEL
+from tfmem.bridge.capture import capture
 from tfmem.bridge.shapes import Call
 from tfmem.bridge.workspace import workspace
 from tfmem.runtime import devices, heap
+from tfmem.runtime.asking import ask
 
 assert op_layers  # its cases are among `CASES`
 
@@ -40,7 +42,12 @@ OPS = (
 
 def found() -> dict[str, Any]:
     """What is asked of one process."""
-    return {"unforeseen": unforeseen(OPS), "of volumes": of_volumes(), "of norms": of_norms()}
+    return {
+        "unforeseen": unforeseen(OPS),
+        "of volumes": of_volumes(),
+        "of norms": of_norms(),
+        "of few channels": of_few_channels(),
+    }
 
 
 def unforeseen(ops: Sequence[str]) -> list[dict[str, Any]]:
@@ -123,6 +130,31 @@ def _of_norms(dtype: tf.DType) -> Iterator[tuple[list[int], list[int]]]:
         asked = [one.requested for one in events if one.is_request and one.node.endswith(op)]
         call = Call(op, inputs, [shape], dtype.size, options, {}, dtype.name)
         yield [one for one in asked if one >= size], [size, *workspace(call)]
+
+
+def of_few_channels() -> list[tuple[list[int], list[int]]]:
+    """What convolutions of few channels ask for beside their outputs, and what is foreseen."""
+    return [_of_few_channels(1, tf.float32), _of_few_channels(3, tf.bfloat16)]
+
+
+def _of_few_channels(channels: int, dtype: tf.DType) -> tuple[list[int], list[int]]:
+    images, kernel = tf.zeros([2, 65, 64, channels], dtype), tf.zeros([11, 11, channels, 8], dtype)
+
+    @tf.function
+    def layer(images: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(tf.nn.conv2d(images, kernel, 2, "SAME") + tf.ones([8], dtype))
+
+    device = devices.full_name("CPU:0")
+    captured = capture(layer.get_concrete_function(images), device=device, ask=ask)
+    out = layer(images)
+    with heap.traced(device) as events:
+        layer(images)
+    asked = [
+        one.requested for one in events if one.is_request and one.requested >= heap.LEAST_CHUNK
+    ]
+    asked.remove(int(out.shape.num_elements()) * dtype.size)
+    foreseen = [nbytes for sizes in captured.buffers.values() for nbytes in sizes if nbytes]
+    return asked, foreseen
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Kernels that are asked what they hold: those whose memory a library decides when it runs first.
 
-cuDNN tries its algorithms on the first call of a convolution, keeps the fastest for the process and
-takes as its workspace what that wants; what a recurrence reserves for its gradient only cuDNN
-knows. So the kernel is run for what it will be given, as an op of its own. A step's first call then
-finds the algorithm chosen.
+oneDNN copies what a convolution of few channels reads, so that each product of it is long: one of
+41 x 11 elements of one channel held 456 MB for a result of 13. cuDNN tries its algorithms on the
+first call of a convolution, keeps the fastest for the process and takes as its workspace what that
+wants; what a recurrence reserves for its gradient only cuDNN knows. So the kernel is run for what
+it will be given, as an op of its own. A step's first call then finds the algorithm chosen.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import tensorflow as tf
 
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.eager import context, execute
+from tensorflow.python.framework import op_def_registry
 
 from tfmem.bridge import kernels
 from tfmem.bridge.gpu_workspace import CONVOLUTIONS
 from tfmem.bridge.graphdefs import NodeDef
 from tfmem.bridge.shapes import Shape
+from tfmem.graph import device_names
 
 _DEPTHWISE = (f"DepthwiseConv2dNative{part}" for part in ("", "BackpropInput", "BackpropFilter"))
 TRYING_OPS = frozenset((*CONVOLUTIONS, *_DEPTHWISE))
@@ -36,6 +39,18 @@ _CUSOLVER = ("SelfAdjointEigV2", "Svd", "TridiagonalSolve")
 ASKED_OPS = TRYING_OPS | {*_CUDNN, *_CUSOLVER}
 """Ops whose kernels on a GPU are asked."""
 
+_OF_A_CPU = {
+    **dict.fromkeys(("Conv2D", "_FusedConv2D", "_MklNativeFusedConv2D"), "Conv2D"),
+    "Conv3D": "Conv3D",
+}
+"""Ops whose kernels on a CPU are asked, and those that are run for it."""
+
+ENDING_OPS = frozenset(_OF_A_CPU.values())
+"""Ops whose kernels on a CPU, oneDNN's, end the process in which they find no room."""
+
+_FEW = 4
+"""Channels up to which they are. Held by float32 with one, by bfloat16 with three."""
+
 
 @dataclass(frozen=True)
 class Question:
@@ -47,7 +62,7 @@ class Question:
       inputs: type and shape of each input.
       values: of the inputs that the kernel reads in the memory of the host, by index, flattened.
       outputs: likewise of each output; None where only the kernel knows its shape.
-      device: full name of the GPU.
+      device: full name.
       most: bytes that are free for what it tries, where the device has all its memory: algorithms
         that want more are not chosen. A kernel keeps to its first choice, whatever is free later.
     """
@@ -83,11 +98,17 @@ class Answer:
 Ask = Callable[[Question], Answer | None]
 
 
+def may_be_asked(node_def: NodeDef) -> bool:
+    """Whether there may be something to ask about a node on its device."""
+    on_gpu = device_names.is_gpu(node_def.device)
+    return node_def.op in (ASKED_OPS if on_gpu else _OF_A_CPU)
+
+
 def question(
     node_def: NodeDef, inputs: Sequence[tuple[tf.DType, Shape | None]],
     constants: Mapping[int, tuple[int, ...]], outputs: Sequence[tuple[tf.DType, Shape | None]],
 ) -> Question | None:  # fmt: skip
-    """What to ask about a node that a GPU runs; None if what it is given is not known.
+    """What to ask about a node; None if what it is given is not known.
 
     Args:
       node_def: the node, on its device.
@@ -95,6 +116,10 @@ def question(
       constants: values of inputs that are known.
       outputs: likewise of the outputs.
     """
+    if not device_names.is_gpu(node_def.device):
+        if not _has_few_channels(node_def, inputs[0][1]):
+            return None
+        node_def, inputs = _alone(node_def), inputs[:2]
     on_host = kernels.host_inputs(node_def, "GPU")
     values = {index: constants.get(index) or _usual(node_def, inputs, index) for index in on_host}
     known = tuple((dtype, shape) for dtype, shape in inputs if shape is not None)
@@ -112,6 +137,21 @@ def question(
         tuple(outputs),
         node_def.device,
     )
+
+
+def _has_few_channels(node_def: NodeDef, shape: Shape | None) -> bool:
+    axis = 1 if node_def.attr["data_format"].s in (b"NCHW", b"NCDHW") else -1
+    return shape is not None and shape[axis] <= _FEW
+
+
+def _alone(node_def: NodeDef) -> NodeDef:
+    """The convolution of a node, which may do more."""
+    op = _OF_A_CPU[node_def.op]
+    found = type(node_def)(op=op, device=node_def.device)
+    for one in op_def_registry.get(op).attr:
+        if one.name in node_def.attr:
+            found.attr[one.name].CopyFrom(node_def.attr[one.name])
+    return found
 
 
 def _usual(

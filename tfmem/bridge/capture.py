@@ -24,6 +24,7 @@ from tfmem.bridge import (
     kernels,
     lines,
     norms,
+    onednn,
     randoms,
     reads,
     sums,
@@ -270,6 +271,7 @@ def _nodes_of(
     randoms.tell(graph_def)
     sums.split(graph_def, _SUMMED)
     norms.take_apart(graph_def, inputs)
+    onednn.name_convolutions(graph_def)
     refuse_old_loops(graph_def, concrete)
     names = [op.name for op in concrete.graph.get_operations()]
     kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfmem.bridge import compiled, datasets, kernels, nesting, shapes
-from tfmem.bridge.asked import ASKED_OPS, Answer, Ask, question
+from tfmem.bridge.asked import Answer, Ask, may_be_asked, question
 from tfmem.bridge.bounds import CHOOSING_OPS, bounded
 from tfmem.bridge.by_rows import by_rows
 from tfmem.bridge.graphdefs import (
@@ -218,8 +218,7 @@ class Reader:
 
     def _answer(self, node_def: NodeDef, op: tf.Operation) -> Answer | None:
         """What a kernel that is asked held; shapes that only it knows are known then."""
-        is_asked = node_def.op in ASKED_OPS and device_names.is_gpu(node_def.device)
-        if self._ask is None or not is_asked:
+        if self._ask is None or not may_be_asked(node_def):
             return None
         tensors = enumerate(map(self._late, op.inputs))
         constants = {i: c for i, tensor in tensors if (c := constant(tensor))}

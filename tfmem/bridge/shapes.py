@@ -213,7 +213,8 @@ _MATMULS = """
 """
 _FLOPS: dict[str, Callable[[Call, list[Shape], Shape], float]] = {
     **dict.fromkeys(_MATMULS.split(), _matmul),
-    **dict.fromkeys(("Conv2D", "Conv3D", "_FusedConv2D", "_FusedConv3D"), _convolution),
+    **dict.fromkeys(("Conv2D", "_FusedConv2D", "_MklNativeFusedConv2D"), _convolution),
+    **dict.fromkeys(("Conv3D", "_FusedConv3D"), _convolution),
     "Conv2DBackpropInput": _convolution_gradient_input,
     "Conv3DBackpropInputV2": _convolution_gradient_input,
     "Conv2DBackpropFilter": _convolution_gradient_filter,

@@ -4,8 +4,8 @@ Read in TensorFlow's kernels and measured on CPUs (TensorFlow 2.21, BFC statisti
 kernels and with TensorFlow's own, which hold other scratch (`kernels.onednn_types`). Of some 200
 kernels tried alone, in several types, these are the ones that hold more than a few per cent of
 their operands, or more than 64 KiB; matrix products of two axes of float32, oneDNN's convolutions
-(their scratch is not the allocator's), batch norms of float32 with channels last, softmaxes,
-gathers, transpositions, scans and elementwise kernels hold next to nothing.
+(those of few channels are `asked`), batch norms of float32 with channels last, softmaxes, gathers,
+transpositions, scans and elementwise kernels hold next to nothing.
 """
 
 from __future__ import annotations

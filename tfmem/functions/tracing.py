@@ -19,6 +19,7 @@ from tfmem.functions.contents import with_contents
 from tfmem.functions.entry import Entry
 from tfmem.functions.failures import Failure, explained, tells_bugs
 from tfmem.functions.resolve import have_room
+from tfmem.graph import device_names
 from tfmem.options import Options
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
@@ -79,6 +80,8 @@ def captured(
     most = int(_TRIED * (first.budget or 0))
 
     def asking(question: Question) -> Answer | None:
+        if not most and device_names.is_gpu(question.device):  # it would keep to what it chose
+            return None
         return ask(replace(question, most=most))
 
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
@@ -88,7 +91,7 @@ def captured(
                 concrete,
                 device=first.device,
                 args=flat,
-                ask=asking if most else None,
+                ask=asking,
                 count=lengths,
             )
         )

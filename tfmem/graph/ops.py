@@ -93,7 +93,7 @@ _HEAVY_FORWARDING = {
         ("Igamma", "Igammac", "IgammaGradA", "RandomGammaGrad", "CholeskyGrad"), (0, 1)
     ),
     # oneDNN adds in place: input 3, where it has the output's size, is what is added.
-    **dict.fromkeys(("_FusedMatMul", "_FusedConv2D"), (3,)),
+    **dict.fromkeys(("_FusedMatMul", "_FusedConv2D", "_MklNativeFusedConv2D"), (3,)),
 }
 LOSSES = ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits")
 

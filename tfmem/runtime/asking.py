@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import tensorflow as tf
 
@@ -14,7 +16,8 @@ from tfmem.bridge.traces import HeapEvent
 from tfmem.costs.types import GRAIN
 from tfmem.errors import Error
 from tfmem.graph import device_names
-from tfmem.runtime import heap, memory
+from tfmem.runtime import devices, heap, memory
+from tfmem.runtime.limited import run_limited
 
 _COPIES = 4
 """Times of its inputs and outputs that a kernel may need to run at all: those, and as they are
@@ -23,19 +26,75 @@ copied for cuDNN. One without room would wait ten seconds for it."""
 _MOST_KNOWN = 4096
 """Answers that are remembered."""
 
+_AMPLE, _SECONDS = 2**34, 60.0
+"""Bytes in which any kernel finds room, as far as the machine has them; seconds to wait for it."""
+
 
 def ask(question: Question) -> Answer | None:
     """What a kernel holds; None if it cannot be told.
 
     It cannot without room to run it, in another process, or where the allocator does not count.
-    It runs twice, for its first run tries algorithms. The device's peak begins anew.
+    It runs twice, for its first run tries algorithms. The device's peak begins anew. One that might
+    end the process runs in one of its own where memory is limited.
     """
     if not device_names.is_local(question.device):
         return None
+    may_end = question.op in asked.ENDING_OPS and not device_names.is_gpu(question.device)
     try:
+        if may_end and not _has_all(question.device):
+            return _answer_elsewhere(question)
         return _answer(question)
     except (tf.errors.OpError, Error):
         return None
+
+
+def _has_all(device: str) -> bool:
+    """Whether a CPU's allocator may take all that the machine has.
+
+    Raises:
+      tfmem.Error: it does not count.
+    """
+    in_use, _ = memory.memory_info(device)
+    limit = memory.device_limit(device)
+    return limit is None or limit - in_use >= _AMPLE
+
+
+@functools.lru_cache(_MOST_KNOWN)
+def _answer_elsewhere(question: Question) -> Answer:
+    """As `_answer`, of a process of its own that has the same threads."""
+    made = run_limited(
+        "tfmem.runtime.asking:answer_here",
+        base64.b64encode(question.attrs).decode(),
+        [(dtype.name, shape) for dtype, shape in question.inputs],
+        [(dtype.name, shape) for dtype, shape in question.outputs],
+        question.op,
+        devices.threads_of_a_kernel(),
+        limit_bytes=_AMPLE,
+        timeout=_SECONDS,
+    )
+    if made.status != "ok":
+        raise Error(f"{question.op} gave no answer: {made.error}")
+    shapes, scratch = made.result
+    return Answer(tuple(map(tuple, shapes)), tuple(scratch))
+
+
+def answer_here(
+    attrs: str, inputs: list[Any], outputs: list[Any], op: str, threads: int
+) -> tuple[Any, Any]:
+    """What a kernel of this process's CPU holds: shapes and scratch as of `Answer`.
+
+    Args:
+      attrs: in base 64; this and others as of `Question`, types by name.
+      threads: that share the work of a kernel.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    given, made = (
+        tuple((tf.as_dtype(name), tuple(shape)) for name, shape in one) for one in (inputs, outputs)
+    )
+    device = devices.full_name("CPU:0")
+    question = Question(op, base64.b64decode(attrs), given, (), made, device)
+    found = _answer(question)
+    return found.shapes, found.scratch
 
 
 @functools.lru_cache(_MOST_KNOWN)
