@@ -15,12 +15,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-import numpy as np
 import tensorflow as tf
 
 # Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.framework import func_graph as func_graph_lib
-from tensorflow.python.framework import tensor_util
 
 from tfmem.bridge import shapes
 from tfmem.bridge.ends import Ends, ends_of, is_number, is_open, of_shape, shaped_like
@@ -34,9 +32,11 @@ from tfmem.bridge.graphdefs import (
 )
 from tfmem.bridge.inference import import_sized, numbers_of
 from tfmem.bridge.inputs import placeholder
+from tfmem.bridge.nesting import Span
 from tfmem.bridge.seen import NOTHING_SEEN, Seen, stacked
 from tfmem.bridge.shapes import Shape
-from tfmem.bridge.tensors import argument, constant, full, whole_numbers
+from tfmem.bridge.slices import most_cut
+from tfmem.bridge.tensors import argument, constant, counted, full, whole_numbers
 from tfmem.graph.bodies import BRANCHES, STACKING_OPS
 from tfmem.graph.ir import Value
 from tfmem.graph.scalars import between, spanning
@@ -54,6 +54,15 @@ _ROWS = {
 """Ops that put the rows of a tensor in a list; which input has as many rows."""
 
 _STITCHING = ("DynamicStitch", "ParallelDynamicStitch")
+_CUTTING = ("Slice", "StridedSlice")
+
+_DRAWING = (
+    "RandomUniformInt",
+    "StatefulUniformInt",
+    "StatelessRandomUniformInt",
+    "StatelessRandomUniformIntV2",
+)
+"""Ops that draw whole numbers from their last but one input to below their last."""
 
 _SUMS = (
     "Add",
@@ -93,6 +102,15 @@ class Bounds:
         """What stands for a tensor if it depends on data."""
         return self.most.get(value_of(tensor), tensor)
 
+    def span(self, value: Value) -> Span | None:
+        """The most and the least that a value's whole numbers are, if they depend on data."""
+        if value not in self.most:
+            return None
+        most, least = (
+            whole_numbers(one.get(value, self.most[value])) for one in (self.most, self.least)
+        )
+        return None if most is None or least is None else (most, least)
+
     def number(self, op: tf.Operation) -> int | None:
         """The number that an op gives, if it is known; how many rows one that lists some."""
         if op.type in _ROWS:
@@ -108,7 +126,10 @@ class Bounds:
 
 
 def bounded(
-    graph: FuncGraph, functions: Mapping[str, FunctionDef], seen: Seen = NOTHING_SEEN
+    graph: FuncGraph,
+    functions: Mapping[str, FunctionDef],
+    seen: Seen = NOTHING_SEEN,
+    spans: Mapping[Value, Span] | None = None,
 ) -> Bounds:
     """What stands for each value that depends on data and has a largest shape.
 
@@ -116,13 +137,16 @@ def bounded(
       graph: with all shapes that do not depend on data.
       functions: that its nodes run, by name.
       seen: of this function.
+      spans: the most and the least of numbers that are taken out of lists.
     """
-    return _Maker(functions, seen).made(graph.get_operations())
+    return _Maker(functions, seen, spans or {}).made(graph.get_operations())
 
 
 class _Maker:
-    def __init__(self, functions: Mapping[str, FunctionDef], seen: Seen) -> None:
-        self._functions, self._seen = functions, seen
+    def __init__(
+        self, functions: Mapping[str, FunctionDef], seen: Seen, spans: Mapping[Value, Span]
+    ) -> None:
+        self._functions, self._seen, self._spans = functions, seen, spans
         self._graph = func_graph_lib.FuncGraph("tfmem_bounds")
         self._most: dict[Value, tf.Tensor] = {}
         self._least: dict[Value, tf.Tensor] = {}
@@ -134,6 +158,8 @@ class _Maker:
         """What stands for outputs of operations, which come in a topological order."""
         with self._graph.as_default():
             for op in operations:
+                if self._takes(op):
+                    continue
                 if self._depends(op):
                     for i, ends in enumerate(self._outputs(op)):
                         self._stand(Value(op.name, i), ends)
@@ -147,22 +173,35 @@ class _Maker:
             self._sources[value] = ends.source or value
             self._at_ends[value] = ends.at or (ends.most, ends.least)
 
+    def _takes(self, op: tf.Operation) -> bool:
+        """Whether a node takes numbers out of a list of which the ends are known."""
+        values = [Value(op.name, i) for i in range(len(op.outputs))]
+        known = [value for value in values if value in self._spans]
+        for value in known:
+            self._stand(value, Ends(*map(tf.constant, self._spans[value])))
+        return bool(known)
+
     def _depends(self, op: tf.Operation) -> bool:
         """Whether an output's shape, or a number that shapes are made of, depends on data."""
         if any(map(is_open, op.outputs)):
             return True
         is_late = any(value_of(tensor) in self._most for tensor in op.inputs)
-        return any(map(is_number, op.outputs)) and (is_late or op.type in CHOOSING_OPS)
+        is_first = op.type in CHOOSING_OPS or op.type in _DRAWING
+        return any(map(is_number, op.outputs)) and (is_late or is_first)
 
     def _outputs(self, op: tf.Operation) -> Sequence[Ends]:
         if op.type in CHOOSING_OPS:
             return self._returned_by_any(op)
+        if op.type in _DRAWING and is_number(op.outputs[0]):
+            return [self._drawn(op)]
         if numbers := numbers_of(op, self._given_as):
             return [Ends(tf.constant(one)) for one in numbers]
         source = self._followed(op)
         given = self._at_both(op.inputs) if source else self._extremes(op.inputs)
         found = [self._again(op, one) for one in given]
-        if None in found[0]:
+        if op.type in _CUTTING and self._may_turn(op.inputs[1:3]):
+            found.insert(0, self._by_rule(op, [None]))
+        elif None in found[0]:
             found.insert(0, self._by_rule(op, found[0]))
         source = None if any(None in outputs for outputs in found) or len(found) > 2 else source
         more = self._between(op) if len(found) > 1 else ()
@@ -170,6 +209,29 @@ class _Maker:
             ends_of(like, [outputs[i] for outputs in found], more, source)
             for i, like in enumerate(op.outputs)
         ]
+
+    def _drawn(self, op: tf.Operation) -> Ends:
+        """The ends of whole numbers that are drawn at random."""
+        like, (begin, end) = op.outputs[0], op.inputs[-2:]
+        least = constant(self._least.get(value_of(begin), self._given_as(begin)))
+        most = constant(self._given_as(end))
+        if not least or not most:
+            return Ends()
+        shape, dtype = tuple(like.shape), like.dtype
+        found = [tf.fill(shape, tf.constant(one, dtype)) for one in (most[0] - 1, least[0])]
+        return ends_of(like, found)
+
+    def _may_turn(self, places: Iterable[tf.Tensor]) -> bool:
+        """Whether some numbers count from the start or from the end, as it happens.
+
+        Between such ends more may be cut than at either of them.
+        """
+        values = [value for t in places if (value := value_of(t)) in self._least]
+        ends = [
+            zip(constant(self._least[v]) or (), constant(self._most[v]) or (), strict=True)
+            for v in values
+        ]
+        return any(least < 0 <= most for pairs in ends for least, most in pairs)
 
     def _followed(self, op: tf.Operation) -> Value | None:
         """The value that an op follows in a straight line, if there is one."""
@@ -192,6 +254,8 @@ class _Maker:
             found = stacked(op, self._seen, self._given_as)
         elif op.type in _STITCHING:
             found = [self._stitched(op)]
+        elif op.type in _CUTTING:
+            found = [most_cut(op, full(self._given_as(op.inputs[0]).shape))]
         else:
             inputs = [full(self._given_as(tensor).shape) for tensor in op.inputs]
             found = [shapes.most_elements(op.type, inputs, i) for i in range(len(made))]
@@ -234,11 +298,14 @@ class _Maker:
         if rows is None or any(place.op.type != "DynamicPartition" for place in places):
             return None
         wholes = {value_of(place.op.inputs[0]): place.op.inputs[0] for place in places}
-        counted = _counted(next(iter(wholes.values()))) if len(wholes) == 1 else None
-        return None if counted is None else (counted, *rows[len(places[0].shape) :])
+        total = counted(next(iter(wholes.values()))) if len(wholes) == 1 else None
+        return None if total is None else (total, *rows[len(places[0].shape) :])
 
     def _again(self, op: tf.Operation, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor | None]:
         """The outputs of the same op that reads other inputs; None where they cannot be told."""
+        if op.type == "LookupTableFindV2" and op.outputs[0].shape.rank is None:
+            sizes = [full(tensor.shape) for tensor in inputs[1:]]
+            return [of_shape(op.outputs[0], shapes.looked_up(*sizes))]
         node = op.node_def
         attrs = {key: value for key, value in node.attr.items() if not key.startswith("_")}
         for given in _agreeing(inputs):
@@ -314,17 +381,3 @@ def _agreeing(given: Sequence[tf.Tensor]) -> Iterator[Sequence[tf.Tensor]]:
             shaped_like(now, shape) if shape is not None and shape != before else now
             for now, before, shape in zip(given, found, equal, strict=True)
         ]
-
-
-def _counted(tensor: tf.Tensor) -> int | None:
-    """How many numbers a tensor has, if they are 0, 1, 2 and so on."""
-    while tensor.op.type in ("Reshape", "Identity"):
-        tensor = tensor.op.inputs[0]
-    count = tensor.shape.num_elements()
-    if tensor.op.type == "Range":
-        begin, _, step = map(constant, tensor.op.inputs)
-        is_counted = (begin, step) == ((0,), (1,))
-    else:
-        found = tensor_util.constant_value(tensor)
-        is_counted = found is not None and np.array_equal(found.ravel(), np.arange(count))
-    return count if is_counted else None

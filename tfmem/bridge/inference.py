@@ -19,6 +19,7 @@ from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, import_grap
 from tfmem.bridge.nesting import Element
 from tfmem.bridge.seen import NOTHING_SEEN, Seen, stacked
 from tfmem.bridge.shapes import Shape
+from tfmem.bridge.slices import range_size
 from tfmem.bridge.tensors import constant, full
 from tfmem.graph.bodies import STACKING_OPS
 from tfmem.graph.ir import Value
@@ -139,6 +140,7 @@ def _following(graph: FuncGraph, traced: FuncGraph | None, seen: Seen) -> dict[V
     """Shapes that follow from others which TensorFlow's inference does not look at."""
     known = {Value(op.name, i) for op in graph.get_operations() for i in range(len(op.outputs))}
     found = {**_stacked(graph, seen), **_ensured(graph, traced), **_of_python(graph, traced)}
+    found |= _counted(graph)
     found |= {value: shape for (path, value), shape in seen.passed.items() if path == seen.path}
     return {v: shape for v, shape in found.items() if v in known and _is_open(graph, v)}
 
@@ -183,6 +185,13 @@ def _stacked(graph: FuncGraph, seen: Seen) -> dict[Value, Shape]:
         for i, shape in enumerate(stacked(op, seen))
         if shape is not None
     }
+
+
+def _counted(graph: FuncGraph) -> dict[Value, Shape]:
+    """Shapes of ranges of which only the difference of their ends is known."""
+    ranges = [op for op in graph.get_operations() if op.type == "Range"]
+    sizes = {op.name: range_size(op) for op in ranges if not op.outputs[0].shape.is_fully_defined()}
+    return {Value(name): (size,) for name, size in sizes.items() if size is not None}
 
 
 def _is_open(graph: FuncGraph, value: Value) -> bool:

@@ -8,7 +8,7 @@ what is pushed is remembered until it is popped again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,10 @@ _TAKES_APART = ("TensorListFromTensor", "TensorListScatter", "TensorListScatterV
 _POPS = {"TensorListPopBack": 1, "TensorListGetItem": 0}
 
 
+Span = tuple[np.ndarray, np.ndarray]
+"""The most and the least that whole numbers can be."""
+
+
 @dataclass(frozen=True)
 class Element:
     """What is in a list or an optional.
@@ -36,6 +40,7 @@ class Element:
       shape: of a tensor, if it is known.
       nbytes: most bytes of a tensor of unknown shape, if it has a bound.
       numbers: what a small tensor is, such as the shape of another, if all elements are the same.
+      span: the most and the least that its numbers are, where they depend on data.
       held: what it holds in turn.
     """
 
@@ -43,6 +48,7 @@ class Element:
     shape: Shape | None = None
     nbytes: int | None = None
     numbers: np.ndarray | None = None
+    span: Span | None = None
     held: Held | None = None
 
 
@@ -114,6 +120,7 @@ def made(
     values: Sequence[Value],
     shapes: Mapping[Value, Shape],
     sizes: Mapping[Value, int],
+    span_of: Callable[[Value], Span | None],
 ) -> Held | None:
     """What a node's first output holds.
 
@@ -123,6 +130,7 @@ def made(
       values: the node's inputs.
       shapes: of those that inference does not know.
       sizes: most bytes of those whose shape nobody knows.
+      span_of: the ends of numbers that depend on data.
     """
     if op.type in _TAKES_APART:
         whole = shapes.get(values[0], full(op.inputs[0].shape))
@@ -140,7 +148,8 @@ def made(
         if tensor.dtype in UNSIZED:
             found.append(Element(handle_of(tensor), held=known.get(value)))
         else:
-            found.append(Element(None, shape, sizes.get(value), whole_numbers(tensor)))
+            numbers, span = whole_numbers(tensor), span_of(value)
+            found.append(Element(None, shape, sizes.get(value), numbers, span))
     before = known.get(values[0]) if op.type in _PUSHES else None
     return (_alike(before[0], found[0]),) if before else tuple(found)
 
@@ -149,7 +158,15 @@ def _alike(before: Element, pushed: Element) -> Element:
     """What elements are like when one more is pushed."""
     if before.shape != pushed.shape:
         return Element()
+    pushed = replace(pushed, span=_spanning(before.span, pushed.span))
     if before.numbers is None or pushed.numbers is None:
         return replace(pushed, numbers=None)
     is_same = np.array_equal(before.numbers, pushed.numbers)
     return pushed if is_same else replace(pushed, numbers=None)
+
+
+def _spanning(first: Span | None, second: Span | None) -> Span | None:
+    """The ends of what lies between the ends of either."""
+    if first is None or second is None or first[0].shape != second[0].shape:
+        return None
+    return np.maximum(first[0], second[0]), np.minimum(first[1], second[1])

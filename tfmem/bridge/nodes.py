@@ -69,6 +69,7 @@ class Reader:
         known: Mapping[Value, Shape],
         ask: Ask | None,
         seen: Seen = NOTHING_SEEN,
+        spans: Mapping[Value, nesting.Span] | None = None,
     ) -> None:
         self._ask, self._seen = ask, seen
         self.flops: dict[str, float] = {}
@@ -81,7 +82,7 @@ class Reader:
         self.unknown: list[tuple[Value, str]] = []
         self._functions = functions
         self._ops = {op.name: op for op in graph.get_operations()}
-        self._standing = bounded(graph, functions, seen)
+        self._standing = bounded(graph, functions, seen, spans)
         self._late = self._standing.late
         late = {value: tuple(tensor.shape) for value, tensor in self._standing.most.items()}
         self._known = {**late, **known}
@@ -297,7 +298,9 @@ class Reader:
             op, values = self._ops[node_def.name], self._values(node_def)
             for value, element in nesting.taken(node_def, self._held):
                 self._held.add(value, element.held)
-            held = nesting.made(op, self._held, values, self._known, self._most)
+            held = nesting.made(
+                op, self._held, values, self._known, self._most, self._standing.span
+            )
             self._held.add(Value(op.name), held or nesting.passed_on(node_def, self._held))
             if op.type in STACKING_OPS and full(op.outputs[0].shape) is None:
                 row = next((one.shape for one in self._held.get(values[0]) or ()), None)
@@ -376,7 +379,8 @@ class Reader:
         graph, fixed = import_sized(graph_def, inputs, {}, {}, taken=taken, seen=seen)
         for node in graph_def.node:
             node.device = places[node.name]
-        reader = Reader(graph, self._functions, fixed, self._ask, seen)
+        spans = {v: one.span for v, one in taken.items() if one.span is not None}
+        reader = Reader(graph, self._functions, fixed, self._ask, seen, spans)
         reader._held = known
         reader._most |= {v: one.nbytes for v, one in taken.items() if one.nbytes is not None}
         arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)

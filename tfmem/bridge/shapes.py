@@ -122,6 +122,17 @@ def most_elements(op: str, inputs: Sequence[Shape | None], index: int) -> Shape 
     return (count,) if op in _UNIQUE and len(inputs[0]) == 1 else None
 
 
+def looked_up(keys: Shape | None, default: Shape | None) -> Shape | None:
+    """Shape of what a table has for keys: one value, as large as the default, for each.
+
+    None where the default might have a value for each key itself. Where keys are vectors, it is
+    more than there is.
+    """
+    if keys is None or default is None or (keys and default[: len(keys)] == keys):
+        return None
+    return (*keys, *default)
+
+
 def holding_all(found: Sequence[Shape | None]) -> Shape | None:
     """The least shape that holds each of some; None if one is not known, or of another rank."""
     known = [shape for shape in found if shape is not None]

@@ -41,3 +41,17 @@ def whole_numbers(tensor: tf.Tensor) -> np.ndarray | None:
     value = tensor_util.constant_value(tensor)
     found = tensor_util.try_evaluate_constant(tensor) if value is None else value
     return None if found is None else np.asarray(found)
+
+
+def counted(tensor: tf.Tensor) -> int | None:
+    """How many numbers a tensor has, if they are 0, 1, 2 and so on."""
+    while tensor.op.type in ("Reshape", "Identity"):
+        tensor = tensor.op.inputs[0]
+    count = tensor.shape.num_elements()
+    if tensor.op.type == "Range":
+        begin, _, step = map(constant, tensor.op.inputs)
+        iscounted = (begin, step) == ((0,), (1,))
+    else:
+        found = tensor_util.constant_value(tensor)
+        iscounted = found is not None and np.array_equal(found.ravel(), np.arange(count))
+    return count if iscounted else None
