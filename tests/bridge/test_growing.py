@@ -1,4 +1,4 @@
-"""Lists that get more elements than were reserved: how long they are where they are stacked."""
+"""How long lists are where they are stacked: as reserved, as taken apart, as they have grown."""
 
 from __future__ import annotations
 
@@ -149,3 +149,54 @@ def test_elements_of_what_a_loop_takes_apart_have_the_sizes_of_the_call():
     loops = [functions for functions in captured.bodies.values() if len(functions) == 2]
     sizes = [max(n.nbytes) for _, body in loops for n in body.graph.nodes if n.op == "Tanh"]
     assert sizes == [WIDTH * 4]
+
+
+def test_gradients_of_a_loop_over_an_open_length_are_as_long_as_what_it_took_apart():
+    """What a loop reads out of a list is added up in another one.
+
+    x --unstack--> list --> While           gradient: zeros_like(list) --> While --stack--> dx
+    """
+
+    @tf.function(input_signature=[tf.TensorSpec([None, WIDTH])])
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            found = tf.foldl(lambda a, row: tf.tanh(a) + row, x, tf.zeros([WIDTH]))
+        return tf.exp(tape.gradient(found, x))
+
+    captured = captured_from(step, args=[tf.ones([ROWS, WIDTH])])
+    assert only(captured, "Exp").nbytes == (ROWS * WIDTH * 4,)
+
+
+def test_a_list_filled_in_a_loop_is_as_long_as_what_depends_on_data_can_be():
+    def step(x):
+        chosen = tf.boolean_mask(x, x[:, 0] > 0.0)
+        return tf.exp(tf.map_fn(lambda row: tf.tanh(row), chosen))
+
+    captured = captured_from(tf.function(step), tf.ones([ROWS, WIDTH]))
+    assert only(captured, "Exp").nbytes == (ROWS * WIDTH * 4,)
+
+
+@pytest.mark.parametrize("is_swapped", [True, False])
+def test_a_list_that_a_turn_makes_anew_is_not_as_long_as_the_one_before(is_swapped: bool):
+    """Reserved with one element, it has `ROWS` after the loop."""
+
+    def reserved(count):
+        return tf.TensorArray(tf.float32, count, element_shape=[WIDTH])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, WIDTH])])
+    def step(x):
+        count = tf.shape(x)[0]
+        rows, others = reserved(count // ROWS), reserved(count)
+        for i in tf.range(3):
+            if is_swapped:
+                rows, others = others, rows
+            else:
+                rows = reserved(count)
+            rows = rows.write(0, x[i])
+        return tf.exp(rows.stack()), others.size()
+
+    x = tf.ones([ROWS, WIDTH])
+    assert step(x)[0].shape == (ROWS, WIDTH)
+    with pytest.raises(tfmem.UnsupportedFunctionError, match="not known before the step runs"):
+        captured_from(step, args=[x])

@@ -32,6 +32,7 @@ from tfmem.bridge.graphdefs import (
 )
 from tfmem.bridge.inference import import_sized, numbers_of
 from tfmem.bridge.inputs import placeholder
+from tfmem.bridge.looped import CHOOSING_OPS
 from tfmem.bridge.nesting import Span
 from tfmem.bridge.seen import NOTHING_SEEN, Seen, stacked
 from tfmem.bridge.shapes import Shape
@@ -40,9 +41,6 @@ from tfmem.bridge.tensors import argument, constant, counted, full, whole_number
 from tfmem.graph.bodies import BRANCHES, STACKING_OPS
 from tfmem.graph.ir import Value
 from tfmem.graph.scalars import between, spanning
-
-CHOOSING_OPS = (*BRANCHES, "PartitionedCall", "StatefulPartitionedCall")
-"""Ops that run one function of theirs, once."""
 
 _ROWS = {
     "TensorListFromTensor": 0,
@@ -353,7 +351,7 @@ class _Maker:
         graph_def, outputs = body_graph_def(function)
         names = [one.name for one in function.signature.input_arg]
         inputs = [argument(name, tensor) for name, tensor in zip(names, given, strict=True)]
-        graph, fixed = import_sized(graph_def, inputs, {}, {}, seen=seen)
+        graph, fixed = import_sized(graph_def, inputs, {}, {}, seen=seen, functions=self._functions)
         bounds = bounded(graph, self._functions, seen)
         passed = dict(zip(map(Value, names), given, strict=True))
         result = []

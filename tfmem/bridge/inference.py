@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import tensorflow as tf
 # Private parts of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.framework import func_graph as func_graph_lib
 
-from tfmem.bridge import shapes
+from tfmem.bridge import looped, shapes
 from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, parse_value
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, handle_of, import_graph
 from tfmem.bridge.nesting import Element
@@ -25,6 +26,7 @@ from tfmem.graph.bodies import STACKING_OPS
 from tfmem.graph.ir import Value
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_NOTHING_TAKEN: Mapping[Value, Element] = MappingProxyType({})
 
 
 def import_sized(
@@ -33,8 +35,9 @@ def import_sized(
     actual: Mapping[str, tf.Tensor],
     known: Mapping[Value, Shape],
     traced: FuncGraph | None = None,
-    taken: Mapping[Value, Element] | None = None,
+    taken: Mapping[Value, Element] = _NOTHING_TAKEN,
     seen: Seen = NOTHING_SEEN,
+    functions: Mapping[str, FunctionDef] | None = None,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
@@ -51,11 +54,11 @@ def import_sized(
       traced: the graph as the user's code made it.
       taken: what nodes take out of lists and optionals.
       seen: of this function.
+      functions: that nodes run, by name, if the library does not have them.
     """
-    taken = taken or {}
     follow = partial(_following, traced=traced, seen=seen)
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
-    nodes = _bare(graph_def, {item.name for item in sized})
+    nodes = _bare(graph_def, {item.name for item in sized}, functions)
     graph = func_graph_lib.FuncGraph("tfmem_sizes")
     try:
         import_graph(graph, nodes, sized)
@@ -88,13 +91,16 @@ def import_sized(
     return graph, fixed
 
 
-def _bare(graph_def: GraphDef, inputs: Collection[str]) -> GraphDef:
+def _bare(
+    graph_def: GraphDef, inputs: Collection[str], functions: Mapping[str, FunctionDef] | None
+) -> GraphDef:
     """The nodes but for inputs, without devices, on which the import spends half its time."""
     nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
     nodes.node.extend(node for node in graph_def.node if node.name not in inputs)
     for node in nodes.node:
         node.device = ""
-    _bypass_loops(nodes)
+    library = {one.signature.name: one for one in graph_def.library.function}
+    looped.bypass(nodes, functions or library)
     return nodes
 
 
@@ -253,27 +259,6 @@ def _reading_inputs(
             if text[0] != "^" and (value := parse_value(text)) in fixed:
                 node.input[i] = _fixed_name(value)
     return result
-
-
-def _bypass_loops(graph_def: GraphDef) -> None:
-    """Lets readers of a handle or a list that went through a loop read what went in.
-
-    A loop changes neither what a handle refers to nor the shape of a list's elements, but
-    TensorFlow's inference forgets both at its output.
-    """
-    kinds = [dtype.as_datatype_enum for dtype in UNSIZED]
-    entered = {
-        Value(node.name, i): text
-        for node in graph_def.node
-        if node.op in ("While", "StatelessWhile")
-        for i, (kind, text) in enumerate(zip(node.attr["T"].list.type, node.input, strict=False))
-        if kind in kinds
-    }
-    for node in graph_def.node if entered else ():
-        for i, text in enumerate(node.input):
-            while text[0] != "^" and parse_value(text) in entered:
-                text = entered[parse_value(text)]
-            node.input[i] = text
 
 
 def _fixed_name(value: Value) -> str:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tfmem.bridge import compiled, datasets, kernels, nesting, shapes
 from tfmem.bridge.asked import Answer, Ask, may_be_asked, question
-from tfmem.bridge.bounds import CHOOSING_OPS, bounded
+from tfmem.bridge.bounds import bounded
 from tfmem.bridge.by_rows import by_rows
 from tfmem.bridge.graphdefs import (
     BODIES,
@@ -29,6 +29,7 @@ from tfmem.bridge.graphdefs import (
 )
 from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, is_variable, resizable
+from tfmem.bridge.looped import CHOOSING_OPS
 from tfmem.bridge.seen import NOTHING_SEEN, Path, Place, Seen, unchanged
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.tensors import argument, constant, full
@@ -376,7 +377,9 @@ class Reader:
         nodes = topological(graph_def.node)
         taken = nesting.popped(nodes, known)
         seen = self._seen.within(caller.name, caller.op, number)
-        graph, fixed = import_sized(graph_def, inputs, {}, {}, taken=taken, seen=seen)
+        graph, fixed = import_sized(
+            graph_def, inputs, {}, {}, taken=taken, seen=seen, functions=self._functions
+        )
         for node in graph_def.node:
             node.device = places[node.name]
         spans = {v: one.span for v, one in taken.items() if one.span is not None}

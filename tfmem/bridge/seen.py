@@ -3,10 +3,11 @@
 Of a loop's variable inference knows what the trace told; where no turn changes its shape, that is
 the shape of what the loop is given.
 
-Of a list inference knows no length. It has as many elements as were reserved, unless some node may
-write behind the last one (`tf.TensorArray(dynamic_size=True)`): how many there are then is seen by
-running what was read of the function. What they are like is known if the list was made for that,
-else by the nodes that write into it.
+Of a list inference knows no length. It has as many elements as were reserved, or as the tensor had
+rows that it was made of, unless some node may write behind the last one
+(`tf.TensorArray(dynamic_size=True)`): how many there are then is seen by running what was read of
+the function. What they are like is known if the list was made for that, else by the nodes that
+write into it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import tensorflow as tf
 
 from tfmem.bridge.graphdefs import GraphDef
 from tfmem.bridge.inputs import UNSIZED, Input
+from tfmem.bridge.looped import RELEASED, as_long
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.tensors import constant, full
 from tfmem.graph.bodies import BRANCHES, LOOPS
@@ -106,7 +108,7 @@ def stacked(
     """
     result: list[Shape | None] = [None] * len(op.outputs)
     place = seen.path, op.name
-    count = seen.counts.get(place) if seen.grows else _reserved(op, standing)
+    count = seen.counts.get(place) if seen.grows else _length(op.inputs[0], standing)
     if count is None:
         return result
     element = seen.rows.get(place)
@@ -122,8 +124,25 @@ def stacked(
     return result
 
 
-def _reserved(op: tf.Operation, standing: Callable[[tf.Tensor], tf.Tensor]) -> int | None:
-    """How many elements were reserved in the list that a node reads, if that is known."""
-    source = op.inputs[0].op
-    found = constant(standing(source.inputs[1])) if source.type == "TensorListReserve" else None
-    return found[0] if found and found[0] >= 0 else None
+def _length(listed: tf.Tensor, standing: Callable[[tf.Tensor], tf.Tensor]) -> int | None:
+    """How many elements a list has that no node makes longer, if that is known.
+
+    So many as were reserved, or as the tensor had rows that was taken apart; what is read in the
+    place of a loop's output is as long as that (see `looped`).
+    """
+    source = listed.op
+    if source.name.startswith(RELEASED):
+        return None
+    if alike := as_long(source.type, len(source.inputs)):
+        found = (_length(source.inputs[i], standing) for i in alike)
+        return next((one for one in found if one is not None), None)
+    if source.type == "TensorListFromTensor":
+        shape = standing(source.inputs[0]).shape
+        return int(shape[0]) if shape.rank and shape[0] is not None else None
+    if source.type == "TensorListSplit":
+        sizes = full(standing(source.inputs[2]).shape)
+        return sizes[0] if sizes else None
+    if source.type in ("TensorListReserve", "TensorListResize"):
+        size = constant(standing(source.inputs[1]))
+        return size[0] if size and size[0] >= 0 else None
+    return None
