@@ -34,8 +34,8 @@ def lied(share: float) -> Iterator[None]:
         real[id(told.graph)] = found
         return told
 
-    def bytes_beside(told: Captured, request: Any) -> int:
-        return beside(real.get(id(told.graph), told), request)
+    def bytes_beside(told: Captured, *others: Any) -> int:
+        return beside(real.get(id(told.graph), told), *others)
 
     with (
         mock.patch.object(tracing, "capture", captured),
