@@ -10,7 +10,7 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
-from hypothesis import given, strategies
+from hypothesis import given, settings, strategies
 
 from tfmem.errors import RewriteError, UnsupportedFunctionError
 from tfmem.graph.ir import Graph, Node, Value
@@ -217,6 +217,7 @@ def shuffled(graph: Graph, dice: random.Random) -> tuple[str, ...]:
     return tuple(nx.lexicographical_topological_sort(waits(graph), lambda name: dice.random()))
 
 
+@settings(deadline=None)
 @given(strategies.integers(0, 2**32))
 def test_no_order_of_one_device_holds_up_a_collective_of_several(seed: int) -> None:
     dice = random.Random(seed)
