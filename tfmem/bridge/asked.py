@@ -48,8 +48,9 @@ _OF_A_CPU = {
 ENDING_OPS = frozenset(_OF_A_CPU.values())
 """Ops whose kernels on a CPU, oneDNN's, end the process in which they find no room."""
 
-_FEW = 4
-"""Channels up to which they are. Held by float32 with one, by bfloat16 with three."""
+_FEW = {"float32": 1, "bfloat16": 4}
+"""Channels up to which they are asked, by type. float32 of more holds next to nothing; bfloat16
+holds megabytes with any number of them, which is not foreseen."""
 
 
 @dataclass(frozen=True)
@@ -116,21 +117,22 @@ def question(
       constants: values of inputs that are known.
       outputs: likewise of the outputs.
     """
-    if not device_names.is_gpu(node_def.device):
-        if not _has_few_channels(node_def, inputs[0][1]):
+    op, on_gpu = node_def.op, device_names.is_gpu(node_def.device)
+    if not on_gpu:
+        if not _has_few_channels(node_def, *inputs[0]):
             return None
-        node_def, inputs = _alone(node_def), inputs[:2]
-    on_host = kernels.host_inputs(node_def, "GPU")
+        op, inputs = _OF_A_CPU[op], inputs[:2]
+    on_host = kernels.host_inputs(node_def, "GPU") if on_gpu else ()
     values = {index: constants.get(index) or _usual(node_def, inputs, index) for index in on_host}
     known = tuple((dtype, shape) for dtype, shape in inputs if shape is not None)
     if len(known) < len(inputs) or None in values.values():
         return None
-    bare = type(node_def)(op=node_def.op)
-    for name, value in node_def.attr.items():
-        if name[0] != "_":
-            bare.attr[name].CopyFrom(value)
+    bare = type(node_def)(op=op)
+    for one in op_def_registry.get(op).attr:
+        if one.name in node_def.attr:
+            bare.attr[one.name].CopyFrom(node_def.attr[one.name])
     return Question(
-        node_def.op,
+        op,
         bare.SerializeToString(deterministic=True),
         known,
         tuple(sorted((index, value) for index, value in values.items() if value is not None)),
@@ -139,19 +141,9 @@ def question(
     )
 
 
-def _has_few_channels(node_def: NodeDef, shape: Shape | None) -> bool:
+def _has_few_channels(node_def: NodeDef, dtype: tf.DType, shape: Shape | None) -> bool:
     axis = 1 if node_def.attr["data_format"].s in (b"NCHW", b"NCDHW") else -1
-    return shape is not None and shape[axis] <= _FEW
-
-
-def _alone(node_def: NodeDef) -> NodeDef:
-    """The convolution of a node, which may do more."""
-    op = _OF_A_CPU[node_def.op]
-    found = type(node_def)(op=op, device=node_def.device)
-    for one in op_def_registry.get(op).attr:
-        if one.name in node_def.attr:
-            found.attr[one.name].CopyFrom(node_def.attr[one.name])
-    return found
+    return shape is not None and shape[axis] <= _FEW.get(dtype.name, 0)
 
 
 def _usual(

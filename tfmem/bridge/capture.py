@@ -198,7 +198,7 @@ def capture(
 
     def read(seen: Seen) -> _Read:
         sized, fixed = import_sized(
-            graph_def, inputs, actual, known or {}, concrete.graph, seen=seen
+            graph_def, inputs, library, actual, known or {}, concrete.graph, seen=seen
         )
         reader = Reader(sized, library, fixed, ask, seen)
         given = [_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs]

@@ -32,12 +32,12 @@ _NOTHING_TAKEN: Mapping[Value, Element] = MappingProxyType({})
 def import_sized(
     graph_def: GraphDef,
     inputs: Iterable[Input],
+    functions: Mapping[str, FunctionDef],
     actual: Mapping[str, tf.Tensor],
     known: Mapping[Value, Shape],
     traced: FuncGraph | None = None,
     taken: Mapping[Value, Element] = _NOTHING_TAKEN,
     seen: Seen = NOTHING_SEEN,
-    functions: Mapping[str, FunctionDef] | None = None,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
     """The graph with inferred shapes, where open dimensions take their actual sizes.
 
@@ -49,12 +49,12 @@ def import_sized(
     Args:
       graph_def: the nodes.
       inputs: what stands in the place of some of them.
+      functions: that nodes run, by name.
       actual: tensors passed for inputs, by name.
       known: shapes of values.
       traced: the graph as the user's code made it.
       taken: what nodes take out of lists and optionals.
       seen: of this function.
-      functions: that nodes run, by name, if the library does not have them.
     """
     follow = partial(_following, traced=traced, seen=seen)
     sized = [_with_actual_shape(item, actual.get(item.name)) for item in inputs]
@@ -92,15 +92,14 @@ def import_sized(
 
 
 def _bare(
-    graph_def: GraphDef, inputs: Collection[str], functions: Mapping[str, FunctionDef] | None
+    graph_def: GraphDef, inputs: Collection[str], functions: Mapping[str, FunctionDef]
 ) -> GraphDef:
     """The nodes but for inputs, without devices, on which the import spends half its time."""
     nodes = type(graph_def)(versions=graph_def.versions, library=graph_def.library)
     nodes.node.extend(node for node in graph_def.node if node.name not in inputs)
     for node in nodes.node:
         node.device = ""
-    library = {one.signature.name: one for one in graph_def.library.function}
-    looped.bypass(nodes, functions or library)
+    looped.bypass(nodes, functions)
     return nodes
 
 
@@ -146,7 +145,7 @@ def _following(graph: FuncGraph, traced: FuncGraph | None, seen: Seen) -> dict[V
     """Shapes that follow from others which TensorFlow's inference does not look at."""
     known = {Value(op.name, i) for op in graph.get_operations() for i in range(len(op.outputs))}
     found = {**_stacked(graph, seen), **_ensured(graph, traced), **_of_python(graph, traced)}
-    found |= _counted(graph)
+    found |= _ranged(graph)
     found |= {value: shape for (path, value), shape in seen.passed.items() if path == seen.path}
     return {v: shape for v, shape in found.items() if v in known and _is_open(graph, v)}
 
@@ -193,7 +192,7 @@ def _stacked(graph: FuncGraph, seen: Seen) -> dict[Value, Shape]:
     }
 
 
-def _counted(graph: FuncGraph) -> dict[Value, Shape]:
+def _ranged(graph: FuncGraph) -> dict[Value, Shape]:
     """Shapes of ranges of which only the difference of their ends is known."""
     ranges = [op for op in graph.get_operations() if op.type == "Range"]
     sizes = {op.name: range_size(op) for op in ranges if not op.outputs[0].shape.is_fully_defined()}

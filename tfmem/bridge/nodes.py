@@ -378,7 +378,7 @@ class Reader:
         taken = nesting.popped(nodes, known)
         seen = self._seen.within(caller.name, caller.op, number)
         graph, fixed = import_sized(
-            graph_def, inputs, {}, {}, taken=taken, seen=seen, functions=self._functions
+            graph_def, inputs, self._functions, {}, {}, taken=taken, seen=seen
         )
         for node in graph_def.node:
             node.device = places[node.name]

@@ -50,8 +50,8 @@ def counted(tensor: tf.Tensor) -> int | None:
     count = tensor.shape.num_elements()
     if tensor.op.type == "Range":
         begin, _, step = map(constant, tensor.op.inputs)
-        iscounted = (begin, step) == ((0,), (1,))
+        is_counted = (begin, step) == ((0,), (1,))
     else:
         found = tensor_util.constant_value(tensor)
-        iscounted = found is not None and np.array_equal(found.ravel(), np.arange(count))
-    return count if iscounted else None
+        is_counted = found is not None and np.array_equal(found.ravel(), np.arange(count))
+    return count if is_counted else None

@@ -48,7 +48,7 @@ def with_passed(captured: Captured, flat: Sequence[Any], given: Any) -> Captured
         if nbytes < heap.LEAST_CHUNK:
             continue
         held = weakref.ref(tensor) if id(tensor) in own else None
-        if held is not None and device_names.is_gpu(device) and chunks.is_on_host(tensor):
+        if held is not None and device_names.is_gpu(device) and chunks.kind_of(tensor) == "CPU":
             copied[item.name] = device_names.cpu_of(device)
             continue
         is_there = held is not None and chunks.holds(device, tensor)
@@ -62,7 +62,7 @@ def lie_alike(captured: Captured, flat: Sequence[Any]) -> bool:
     """Whether arguments that a GPU gets copies of lie on the host in another call, too."""
     nodes = captured.graph.by_name
     return not any(
-        chunks.is_on_gpu(tensor) and not device_names.is_gpu(nodes[item.name].device)
+        chunks.kind_of(tensor) == "GPU" and not device_names.is_gpu(nodes[item.name].device)
         for item, tensor in zip(captured.inputs, flat, strict=False)
     )
 

@@ -97,7 +97,7 @@ def as_devices_are(
     requests: Iterable[Request],
     options: Options,
     is_settled: bool,
-    before: Entry | None = None,
+    before: Entry | None,
 ) -> tuple[Request, ...]:
     """Requests with what devices hold now, what they have free, and what steps before taught.
 

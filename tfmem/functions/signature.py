@@ -44,7 +44,7 @@ def _key(item: Any) -> Hashable:
 
 def _is_on_gpu(tensor: Any) -> bool:
     """Whether a GPU's memory has a large tensor, of which a step then holds no copy of its own."""
-    return chunks.is_on_gpu(tensor) and chunks.nbytes_of(tensor) >= LEAST_CHUNK
+    return chunks.kind_of(tensor) == "GPU" and chunks.nbytes_of(tensor) >= LEAST_CHUNK
 
 
 def _object_key(item: Any) -> Hashable:

@@ -58,16 +58,10 @@ def holds(device: str, tensor: Any) -> bool:
     return place_of(name, tensor) is not None
 
 
-def is_on_host(tensor: Any) -> bool:
-    """Whether an eager tensor lies on a CPU; arrays and tensors of graphs are none."""
+def kind_of(tensor: Any) -> str:
+    """Kind of the device that an eager tensor lies on; "" for arrays and tensors of graphs."""
     place = getattr(tensor, "backing_device", None)
-    return place is not None and not device_names.is_gpu(place)
-
-
-def is_on_gpu(tensor: Any) -> bool:
-    """Whether an eager tensor lies on a GPU."""
-    place = getattr(tensor, "backing_device", None)
-    return place is not None and device_names.is_gpu(place)
+    return device_names.kind(place) if place else ""
 
 
 def nbytes_of(argument: Any) -> int:
