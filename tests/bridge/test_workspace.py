@@ -387,7 +387,7 @@ def test_kernels_that_run_alone_ask_for_what_is_foreseen(alone: dict[str, Any]) 
 
 
 @pytest.mark.memory
-@pytest.mark.parametrize("kind", ["of volumes", "of norms", "of few channels"])
+@pytest.mark.parametrize("kind", ["of volumes", "of norms", "of convolutions"])
 def test_kernels_ask_for_each_buffer_that_is_foreseen(alone: dict[str, Any], kind: str) -> None:
     assert any(asked for asked, _ in alone[kind])
     assert all(asked == foreseen for asked, foreseen in alone[kind])

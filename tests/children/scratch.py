@@ -18,11 +18,12 @@ from tests.simgpu import op_layers
 from tests.simgpu.op_cases import CASES
 from tests.simgpu.op_requests import call_of, recorded
 from tests.simgpu.op_runner import NO_KERNEL
+from tfmem.bridge.asked import Ask
 from tfmem.bridge.capture import capture
 from tfmem.bridge.shapes import Call
 from tfmem.bridge.workspace import workspace
 from tfmem.runtime import devices, heap
-from tfmem.runtime.asking import ask
+from tfmem.runtime.asking import Asking
 
 assert op_layers  # its cases are among `CASES`
 
@@ -46,7 +47,7 @@ def found() -> dict[str, Any]:
         "unforeseen": unforeseen(OPS),
         "of volumes": of_volumes(),
         "of norms": of_norms(),
-        "of few channels": of_few_channels(),
+        "of convolutions": of_convolutions(),
     }
 
 
@@ -132,23 +133,46 @@ def _of_norms(dtype: tf.DType) -> Iterator[tuple[list[int], list[int]]]:
         yield [one for one in asked if one >= size], [size, *workspace(call)]
 
 
-def of_few_channels() -> list[tuple[list[int], list[int]]]:
-    """What convolutions of few channels ask for beside their outputs, and what is foreseen."""
-    return [_of_few_channels(1, tf.float32), _of_few_channels(3, tf.bfloat16)]
+def of_convolutions() -> list[tuple[list[int], list[int]]]:
+    """What convolutions ask for beside their outputs, and what is foreseen.
+
+    Of few channels, in tiles of bfloat16, of channels that stand first.
+    """
+    half, single = tf.bfloat16, tf.float32
+    with Asking() as ask:
+        return [
+            _of_convolution(ask, tf.nn.conv2d, [2, 65, 64, 1], [11, 11, 1, 8], single),
+            _of_convolution(ask, tf.nn.conv2d, [2, 65, 64, 3], [11, 11, 3, 8], half),
+            _of_convolution(ask, tf.nn.conv2d, [2, 32, 32, 64], [3, 3, 64, 64], half),
+            _of_convolution(ask, tf.nn.conv3d, [2, 8, 16, 16, 16], [3, 3, 3, 16, 8], half),
+            _of_convolution(ask, tf.nn.conv2d, [2, 64, 32, 32], [3, 3, 64, 64], single, "NCHW"),
+            _of_convolution(
+                ask, tf.nn.depthwise_conv2d, [2, 64, 32, 32], [3, 3, 64, 1], single, "NCHW"
+            ),
+        ]
 
 
-def _of_few_channels(channels: int, dtype: tf.DType) -> tuple[list[int], list[int]]:
-    images, kernel = tf.zeros([2, 65, 64, channels], dtype), tf.zeros([11, 11, channels, 8], dtype)
+def _of_convolution(
+    ask: Ask,
+    convolve: Any,
+    images: list[int],
+    kernel: list[int],
+    dtype: tf.DType,
+    layout: str = "",
+) -> tuple[list[int], list[int]]:
+    given, weights = tf.zeros(images, dtype), tf.zeros(kernel, dtype)
+    options = {"data_format": layout} if layout else {}
 
     @tf.function
-    def layer(images: tf.Tensor) -> tf.Tensor:
-        return tf.nn.relu(tf.nn.conv2d(images, kernel, 2, "SAME") + tf.ones([8], dtype))
+    def layer(given: tf.Tensor) -> tf.Tensor:
+        strides = [1] * len(images)
+        return tf.nn.relu(convolve(given, weights, strides, "SAME", **options))
 
     device = devices.full_name("CPU:0")
-    captured = capture(layer.get_concrete_function(images), device=device, ask=ask)
-    out = layer(images)
+    captured = capture(layer.get_concrete_function(given), device=device, ask=ask)
+    out = layer(given)
     with heap.traced(device) as events:
-        layer(images)
+        layer(given)
     asked = [
         one.requested for one in events if one.is_request and one.requested >= heap.LEAST_CHUNK
     ]

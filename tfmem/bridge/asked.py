@@ -1,7 +1,8 @@
 """Kernels that are asked what they hold: those whose memory a library decides when it runs first.
 
 oneDNN copies what a convolution of few channels reads, so that each product of it is long: one of
-41 x 11 elements of one channel held 456 MB for a result of 13. cuDNN tries its algorithms on the
+41 x 11 elements of one channel held 456 MB for a result of 13. It copies images whose channels
+stand first, and what it multiplies in tiles of bfloat16. cuDNN tries its algorithms on the
 first call of a convolution, keeps the fastest for the process and takes as its workspace what that
 wants; what a recurrence reserves for its gradient only cuDNN knows. So the kernel is run for what
 it will be given, as an op of its own. A step's first call then finds the algorithm chosen.
@@ -9,7 +10,7 @@ it will be given, as an op of its own. A step's first call then finds the algori
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -26,7 +27,7 @@ from tfmem.bridge.graphdefs import NodeDef
 from tfmem.bridge.shapes import Shape
 from tfmem.graph import device_names
 
-_DEPTHWISE = (f"DepthwiseConv2dNative{part}" for part in ("", "BackpropInput", "BackpropFilter"))
+_DEPTHWISE = [f"DepthwiseConv2dNative{part}" for part in ("", "BackpropInput", "BackpropFilter")]
 TRYING_OPS = frozenset((*CONVOLUTIONS, *_DEPTHWISE))
 """Ops for which cuDNN tries as many algorithms as find room for their workspaces."""
 
@@ -41,16 +42,14 @@ ASKED_OPS = TRYING_OPS | {*_CUDNN, *_CUSOLVER}
 
 _OF_A_CPU = {
     **dict.fromkeys(("Conv2D", "_FusedConv2D", "_MklNativeFusedConv2D"), "Conv2D"),
-    "Conv3D": "Conv3D",
+    **dict.fromkeys(("DepthwiseConv2dNative", "_FusedDepthwiseConv2dNative"), _DEPTHWISE[0]),
+    **dict.fromkeys(("Conv3D", "_FusedConv3D"), "Conv3D"),
 }
-"""Ops whose kernels on a CPU are asked, and those that are run for it."""
+"""Ops whose kernels on a CPU are asked, and those that are run for it. Those of gradients hold
+nothing."""
 
 ENDING_OPS = frozenset(_OF_A_CPU.values())
 """Ops whose kernels on a CPU, oneDNN's, end the process in which they find no room."""
-
-_FEW = {"float32": 1, "bfloat16": 4}
-"""Channels up to which they are asked, by type. float32 of more holds next to nothing; bfloat16
-holds megabytes with any number of them, which is not foreseen."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,11 @@ class Answer:
     shapes: tuple[Shape, ...]
     scratch: tuple[int, ...]
 
+    @classmethod
+    def of(cls, shapes: Iterable[Iterable[int]], scratch: Iterable[int]) -> Answer:
+        """One of any sequences."""
+        return cls(tuple(map(tuple, shapes)), tuple(scratch))
+
 
 Ask = Callable[[Question], Answer | None]
 
@@ -119,7 +123,7 @@ def question(
     """
     op, on_gpu = node_def.op, device_names.is_gpu(node_def.device)
     if not on_gpu:
-        if not _has_few_channels(node_def, *inputs[0]):
+        if not _holds_scratch(node_def, *inputs[0]):
             return None
         op, inputs = _OF_A_CPU[op], inputs[:2]
     on_host = kernels.host_inputs(node_def, "GPU") if on_gpu else ()
@@ -141,9 +145,14 @@ def question(
     )
 
 
-def _has_few_channels(node_def: NodeDef, dtype: tf.DType, shape: Shape | None) -> bool:
-    axis = 1 if node_def.attr["data_format"].s in (b"NCHW", b"NCDHW") else -1
-    return shape is not None and shape[axis] <= _FEW.get(dtype.name, 0)
+def _holds_scratch(node_def: NodeDef, dtype: tf.DType, shape: Shape | None) -> bool:
+    """Whether oneDNN's convolution may hold more than some 10 kB in each thread."""
+    if shape is None or not kernels.computes(dtype.name):
+        return False
+    if node_def.attr["data_format"].s in (b"NCHW", b"NCDHW"):
+        return True
+    is_depthwise = _OF_A_CPU[node_def.op] == _DEPTHWISE[0]
+    return not is_depthwise and (shape[-1] == 1 or dtype == tf.bfloat16)
 
 
 def _usual(

@@ -94,8 +94,8 @@ def onednn_types() -> frozenset[str]:
     return frozenset({"float32", "bfloat16"} if has_avx512() else {"float32"})
 
 
-def takes_norms(dtype: str) -> bool:
-    """Whether oneDNN's batch norms take a type on this machine's CPU."""
+def computes(dtype: str) -> bool:
+    """Whether oneDNN's convolutions, pools and batch norms take a type on this machine's CPU."""
     return dtype in onednn_types() or (dtype == "float16" and runs_half())
 
 
@@ -113,6 +113,13 @@ def runs_half() -> bool:
 def has_avx512() -> bool:
     """Whether this machine's CPU has AVX-512; taken for granted where Linux does not tell."""
     return "avx512f" in (_processor() or "avx512f")
+
+
+@functools.cache
+def instructions() -> tuple[str, ...]:
+    """Instructions that this machine's CPU has, by Linux's names; none where it does not tell."""
+    lines = (_processor() or "").splitlines()
+    return next((tuple(line.split()[2:]) for line in lines if line.startswith("flags")), ())
 
 
 @functools.cache

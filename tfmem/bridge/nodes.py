@@ -112,7 +112,7 @@ class Reader:
         if node_def.op in shapes.OPAQUE_OPS and answer is None:
             outputs, dtype = [full(t.shape) for t in op.outputs], op.outputs[0].dtype.name
             on_gpu = device_names.is_gpu(node_def.device)
-            is_own = not on_gpu and not kernels.takes_norms(dtype)
+            is_own = not on_gpu and not kernels.computes(dtype)
             opaque = (
                 shapes.opaque_nbytes(node_def.op, i, outputs, dtype, is_own=is_own)
                 for i in range(len(sizes))

@@ -77,6 +77,16 @@ def keep_probe(found: Link | Rates | Copies, machine: Machine, *facts: str) -> N
     _save("probes", key, machine, {"probe": asdict(found)})
 
 
+def told(machine: Machine, *facts: str) -> dict[str, Any] | None:
+    """Fields that were kept of something else about a machine; None if there are none."""
+    return _load("probes", machine.key(*facts), machine)
+
+
+def keep_told(fields: dict[str, Any], machine: Machine, *facts: str) -> None:
+    """Keeps fields, JSON values, in this process and on disk."""
+    _save("probes", machine.key(*facts), machine, fields)
+
+
 class Lesson:
     """Bytes that steps of a graph were found to take beyond what was predicted."""
 

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tfmem.bridge.asked import Answer, Question
 from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
 from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.forks import check_no_fork
 from tfmem.bridge.frames import uncopied
 from tfmem.bridge.lines import told
 from tfmem.errors import BudgetError
+from tfmem.functions.answers import answering
 from tfmem.functions.arguments import lie_alike, with_passed
 from tfmem.functions.contents import with_contents
 from tfmem.functions.entry import Entry
 from tfmem.functions.failures import Failure, explained, tells_bugs
 from tfmem.functions.resolve import have_room
-from tfmem.graph import device_names
 from tfmem.options import Options
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
 from tfmem.runtime import creation, variables
-from tfmem.runtime.asking import ask
+from tfmem.runtime.asking import Asking
 from tfmem.simulation.contents import lengths
-
-_TRIED = 1 / 16
-"""Part of the budget that kernels find free for their workspaces when they try algorithms: what the
-fastest of them holds, a plan has less."""
 
 
 def name_of(original: Any) -> str:
@@ -77,21 +71,14 @@ def captured(
 ) -> Captured:
     """A function that was traced for some arguments, with what is known of these."""
     first = requests[0]
-    most = int(_TRIED * (first.budget or 0))
-
-    def asking(question: Question) -> Answer | None:
-        if not most and device_names.is_gpu(question.device):  # it would keep to what it chose
-            return None
-        return ask(replace(question, most=most))
-
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
-    with told(concrete.graph):
+    with told(concrete.graph), Asking() as ask:
         found = with_contents(
             capture(
                 concrete,
                 device=first.device,
                 args=flat,
-                ask=asking,
+                ask=answering(ask, first.budget),
                 count=lengths,
             )
         )

@@ -30,6 +30,11 @@ FIRST_MORE, HALVINGS = 64, 3
 time, to see what a plan needs that does not fit; and how often that is halved. More names a nearer
 budget after more replays."""
 
+PADDED = 1 / 64
+"""Part of a plan's peak that the allocator may pad it by where chunks are kept apart for the least
+budget it keeps: the first way that takes no more is taken. Less names a nearer one after more
+replays."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -127,21 +132,22 @@ class Candidate:
 
         Where holes are in the way the allocator's limit, too, has to be as much higher.
         """
-        if self.fits or self.room is None:
-            return self.worst_bytes
+        tight = replace(self, budget=self.simulation.window_peak_bytes * (1 + PADDED))
+        if tight.room is None or tight.fits:
+            return tight.worst_bytes
         less, more = 0, max(self.costs.granularity, self.worst_bytes // FIRST_MORE)
-        while more < self.worst_bytes and not self._fits_with(more):
+        while more < self.worst_bytes and not tight._with_more(more).fits:
             less, more = more, 2 * more
         for _ in range(HALVINGS):
             middle = (less + more) // 2
-            less, more = (less, middle) if self._fits_with(middle) else (middle, more)
+            less, more = (less, middle) if tight._with_more(middle).fits else (middle, more)
         most = min(budget, int(capacity(self.graph, self.costs, self.plan, self.room)))
-        return max(self.worst_bytes, most + more)
+        return max(tight._with_more(more).worst_bytes, most + more)
 
-    def _fits_with(self, more: int) -> bool:
-        """Whether it fits where the largest free chunk has more bytes."""
+    def _with_more(self, nbytes: int) -> Candidate:
+        """The same where the largest free chunk has more bytes."""
         assert self.room is not None
-        return replace(self, room=without(self.room, -more)).fits
+        return replace(self, room=without(self.room, -nbytes))
 
     @property
     def least(self) -> tuple[bool, int]:

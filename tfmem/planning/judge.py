@@ -248,7 +248,7 @@ def checked(found: Decision, request: Request, before: Original) -> Decision:
         found = unchanged(before, request, reason)
     plan = found.plan
     if not found.keeps(request.budget):
-        least = max(found.worst_bytes, found.least_bytes)
+        least = found.least_bytes or found.worst_bytes
         raise BudgetError(_unreachable(found, request, least), least)
     limit = request.max_slowdown
     if limit is not None and plan.step_seconds > limit * plan.baseline_step_seconds:
@@ -282,7 +282,7 @@ def _unreachable(found: Decision, request: Request, least: int) -> str:
         else "; name a host device, so that tensors and variables can leave the device "
         "(tfmem.host_process() lends the memory of a second process)"
     )
-    holes = "" if found.fits else _holes(request.room, after.peak_bytes)
+    holes = "" if found.fits or request.may_grow else _holes(request.room, after.peak_bytes)
     return (
         f"the budget of {format_bytes(whole.budget)} cannot be met on {request.device}: the least "
         f"reachable peak is {format_bytes(least + beside)}{others}{holes}, made up at "

@@ -17,7 +17,7 @@ from tfmem.costs.types import GRAIN
 from tfmem.errors import Error
 from tfmem.graph import device_names
 from tfmem.runtime import devices, heap, memory
-from tfmem.runtime.limited import run_limited
+from tfmem.runtime.limited import Elsewhere
 
 _COPIES = 4
 """Times of its inputs and outputs that a kernel may need to run at all: those, and as they are
@@ -30,22 +30,55 @@ _AMPLE, _SECONDS = 2**34, 60.0
 """Bytes in which any kernel finds room, as far as the machine has them; seconds to wait for it."""
 
 
-def ask(question: Question) -> Answer | None:
-    """What a kernel holds; None if it cannot be told.
+class Asking:
+    """Asks kernels what they hold; those that might end this process in one of its own.
 
-    It cannot without room to run it, in another process, or where the allocator does not count.
-    It runs twice, for its first run tries algorithms. The device's peak begins anew. One that might
-    end the process runs in one of its own where memory is limited.
+    That begins where memory is limited, with the first of them, and ends with the context.
     """
-    if not device_names.is_local(question.device):
-        return None
-    may_end = question.op in asked.ENDING_OPS and not device_names.is_gpu(question.device)
-    try:
-        if may_end and not _has_all(question.device):
-            return _answer_elsewhere(question)
-        return _answer(question)
-    except (tf.errors.OpError, Error):
-        return None
+
+    def __init__(self) -> None:
+        self._elsewhere = Elsewhere(_AMPLE)
+
+    def __enter__(self) -> Asking:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._elsewhere.__exit__(*exception)
+
+    def __call__(self, question: Question) -> Answer | None:
+        """What a kernel holds; None if it cannot be told.
+
+        It cannot without room to run it, on another task's device, or where the allocator does not
+        count. The device's peak begins anew.
+        """
+        if not device_names.is_local(question.device):
+            return None
+        may_end = question.op in asked.ENDING_OPS and not device_names.is_gpu(question.device)
+        try:
+            if may_end and not _has_all(question.device):
+                return self._answer_elsewhere(question)
+            return _answer(question)
+        except (tf.errors.OpError, Error):
+            return None
+
+    def _answer_elsewhere(self, question: Question) -> Answer:
+        """As `_answer`, of a process of its own that has the same threads."""
+        shapes, scratch = self._elsewhere.call(
+            "tfmem.runtime.asking:answer_here",
+            base64.b64encode(question.attrs).decode(),
+            [(dtype.name, shape) for dtype, shape in question.inputs],
+            [(dtype.name, shape) for dtype, shape in question.outputs],
+            question.op,
+            devices.threads_of_a_kernel(),
+            timeout=_SECONDS,
+        )
+        return Answer.of(shapes, scratch)
+
+
+def ask(question: Question) -> Answer | None:
+    """What one kernel holds, as `Asking` tells."""
+    with Asking() as asking:
+        return asking(question)
 
 
 def _has_all(device: str) -> bool:
@@ -57,25 +90,6 @@ def _has_all(device: str) -> bool:
     in_use, _ = memory.memory_info(device)
     limit = memory.device_limit(device)
     return limit is None or limit - in_use >= _AMPLE
-
-
-@functools.lru_cache(_MOST_KNOWN)
-def _answer_elsewhere(question: Question) -> Answer:
-    """As `_answer`, of a process of its own that has the same threads."""
-    made = run_limited(
-        "tfmem.runtime.asking:answer_here",
-        base64.b64encode(question.attrs).decode(),
-        [(dtype.name, shape) for dtype, shape in question.inputs],
-        [(dtype.name, shape) for dtype, shape in question.outputs],
-        question.op,
-        devices.threads_of_a_kernel(),
-        limit_bytes=_AMPLE,
-        timeout=_SECONDS,
-    )
-    if made.status != "ok":
-        raise Error(f"{question.op} gave no answer: {made.error}")
-    shapes, scratch = made.result
-    return Answer(tuple(map(tuple, shapes)), tuple(scratch))
 
 
 def answer_here(
@@ -105,15 +119,17 @@ def _answer(question: Question) -> Answer:
     limit = memory.device_limit(question.device)
     if limit is not None and in_use + needed > limit:
         raise tf.errors.ResourceExhaustedError(None, None, f"{question.op} has no room")
-    tries = question.op in asked.TRYING_OPS
+    is_gpu = device_names.is_gpu(question.device)
+    tries = is_gpu and question.op in asked.TRYING_OPS
     try:
         with _little_room(question.device, needed + question.most) if tries else nullcontext():
-            asked.run(question)
+            if is_gpu:  # where the first run tries algorithms
+                asked.run(question)
             with heap.traced(question.device) as events:
                 made = asked.run(question)
     finally:
         memory.reset_peak(question.device)
-    return Answer(tuple(tuple(one.shape) for one in made), _scratch(events, question.op))
+    return Answer.of((one.shape for one in made), _scratch(events, question.op))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ time-out. A benchmark asks many such questions in a row, and none may take the a
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -14,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +27,10 @@ from tfmem.errors import Error, OutOfMemoryError
 from tfmem.runtime import memory
 
 _RUN = "import sys; del sys.path[0]; from tfmem.runtime.limited import main; main()"
+_ANSWER = "import sys; del sys.path[0]; from tfmem.runtime.limited import answer_calls as a; a()"
+
+_DYING = 1.0
+"""Seconds that a process which ends may take to be gone after its pipes are."""
 
 Status = Literal["ok", "out_of_memory", "error", "crashed", "timeout"]
 
@@ -110,6 +116,96 @@ def _run(
     return Outcome(status, result, error, output, limit_bytes, seconds)
 
 
+class Elsewhere:
+    """A process that calls functions for this one, under a hard limit of its CPU's memory.
+
+    It begins with the first call, and anew with the next one after a call that ended it.
+
+    Args:
+      limit_bytes: the limit, rounded down to whole MiB (2^20 bytes).
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_mib = limit_bytes // memory.MIB
+        self._child: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Elsewhere:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._end()
+
+    def call(self, target: str, *args: Any, timeout: float) -> Any:
+        """What a function, named as ``"module:function"``, returns there, as JSON.
+
+        Args:
+          target: the function.
+          *args: its arguments, JSON values.
+          timeout: seconds after which the process is killed.
+
+        Raises:
+          tfmem.Error: it raised an error, did not return in time, or ended the process.
+        """
+        child = self._child = self._child or self._begin()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        killer = threading.Timer(timeout, child.kill)
+        killer.start()
+        try:
+            child.stdin.write(json.dumps([target, args]) + "\n")
+            child.stdin.flush()
+            answer = child.stdout.readline()
+        except OSError:
+            answer = ""
+        finally:
+            killer.cancel()
+        if not answer:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(_DYING)
+            self._end()
+            raise Error(f"{target}: its process ended {_ending(child.wait())}")
+        fields = json.loads(answer)
+        if fields["error"]:
+            raise Error(f"{target}: {fields['error']}")
+        return fields["result"]
+
+    def _begin(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _ANSWER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(self._limit_mib, False, {}),
+            text=True,
+        )
+
+    def _end(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.kill()
+        child.wait()
+        for stream in (child.stdin, child.stdout):
+            with contextlib.suppress(OSError):
+                stream and stream.close()
+
+
+def answer_calls() -> None:
+    """The child of `Elsewhere`: answers calls until nobody can ask any more."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what is printed is no answer
+    for line in sys.stdin:
+        target, args = json.loads(line)
+        fields: dict[str, Any] = {"result": None, "error": ""}
+        try:
+            fields["result"] = _call(target, args)
+        except Exception as error:
+            fields["error"] = f"{type(error).__name__}: {error}"
+        answers.write(json.dumps(fields) + "\n")
+        answers.flush()
+    os._exit(0)  # TensorFlow's destructors have nothing to add
+
+
 def _start(
     job: str, variables: Mapping[str, str], out: BinaryIO, err: BinaryIO
 ) -> subprocess.Popen[bytes]:
@@ -130,9 +226,12 @@ def _judge(code: int | None, answer: str, timeout: float) -> tuple[Status, Any, 
     if answer:
         fields = json.loads(answer)
         return fields["status"], fields["result"], fields["error"]
-    if code < 0:
-        return "crashed", None, f"ended by signal {signal.Signals(-code).name}"
-    return "crashed", None, f"ended with exit status {code} and no answer"
+    return "crashed", None, f"ended {_ending(code)}" + " and no answer" * (code >= 0)
+
+
+def _ending(code: int) -> str:
+    """How a process ended, by its exit status."""
+    return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
 
 
 def _last_json(printed: str) -> Any:
