@@ -6,7 +6,7 @@ from tests.support.graphs import DEVICE
 from tfmem.costs.types import Costs
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
-from tfmem.planning.candidate import candidate
+from tfmem.planning.candidate import Candidate, candidate
 from tfmem.planning.request import Request
 from tfmem.runtime.memory import MIB
 
@@ -23,3 +23,26 @@ def test_what_is_kept_back_does_not_hide_the_chunk_that_a_buffer_takes() -> None
         found = candidate(graph, Costs(), plan, Request(device=DEVICE, room=room))
         assert found.fits
         assert 7 * MIB < found.worst_bytes < 9 * MIB
+
+
+def test_the_least_budget_is_what_a_plan_takes_once_it_has_room() -> None:
+    """Where it has none, the chunks that are left do not tell what it takes."""
+    graph = parse(f"""
+        a = MatMul() [{4 * MIB}] @{DEVICE}
+        b = MatMul(a:0) [{2 * MIB}] @{DEVICE}
+        c = MatMul(a:0, b:0) [{4 * MIB}] @{DEVICE}
+        d = MatMul(b:0, c:0) [1024] @{DEVICE}
+        return d:0""")
+    plan, budget = Plan(order=tuple("abcd"), device=DEVICE), 7 * MIB
+
+    def found(room: int, budget: int) -> Candidate:
+        return candidate(
+            graph, Costs(), plan, Request(budget=budget, device=DEVICE, room=(room,), may_grow=True)
+        )
+
+    refused = found(budget, budget)
+    least = refused.least_budget(budget)
+    assert not refused.keeps(budget)
+    assert found(least, least).keeps(least)
+    assert not found(9 * MIB, 9 * MIB).keeps(9 * MIB)
+    assert least <= 11 * MIB  # 10 in use, and what small buffers are served from

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ from tfmem import Error, OutOfMemoryError
 from tfmem.bridge.traces import HeapEvent
 from tfmem.runtime import heap
 from tfmem.runtime import memory as allocators
-from tfmem.runtime.limited import Outcome, is_out_of_memory, run_limited
+from tfmem.runtime.limited import Elsewhere, Outcome, is_out_of_memory, run_limited
 from tfmem.simulation.allocator import parted
 
 pytestmark = pytest.mark.memory
@@ -100,6 +101,26 @@ def test_other_endings_are_told_apart():
     slow = run(memory.sleeps, timeout=0.5)
     assert (slow.status, slow.error) == ("timeout", "still running after 0.5 s")
     assert slow.seconds < 5
+
+
+def test_a_process_answers_calls_until_one_ends_it_and_begins_anew():
+    with Elsewhere(200 * MIB) as elsewhere:
+        first = elsewhere.call("os:getpid", timeout=60)
+        assert elsewhere.call("os:getenv", "TF_CPU_BFC_MEM_LIMIT_IN_MB", timeout=60) == "200"
+        assert elsewhere.call("builtins:print", "what is printed is no answer", timeout=60) is None
+        with pytest.raises(Error, match="math:sqrt: ValueError: "):
+            elsewhere.call("math:sqrt", -1.0, timeout=60)
+        assert elsewhere.call("os:getpid", timeout=60) == first
+        with pytest.raises(Error, match="os:abort: its process ended by signal SIGABRT"):
+            elsewhere.call("os:abort", timeout=60)
+        second = elsewhere.call("os:getpid", timeout=60)
+        with pytest.raises(Error, match="time:sleep: its process ended by signal SIGKILL"):
+            elsewhere.call("time:sleep", 60, timeout=0.5)
+        third = elsewhere.call("os:getpid", timeout=60)
+    assert len({first, second, third, os.getpid()}) == 4
+    for pid in (first, second, third):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_module_is_run_as_a_command():
