@@ -236,8 +236,11 @@ def _fastest(sets: Iterator[Candidates], policies: list[Candidate], budget: int)
     for one_set in reversed(seen):
         reached = list(one_set.towards_least(below))
         found += reached
-        bounds = (one.least_at_best for one in reached)
-        below = min([below, *(nbytes for has_holes, nbytes in bounds if not has_holes)])
+        for one in sorted(reached, key=_bound):
+            if _bound(one) >= below:
+                break
+            has_holes, nbytes = one.least_at_best
+            below = below if has_holes else min(below, nbytes)
     return _first(found, budget) or _least(found)
 
 
@@ -247,13 +250,19 @@ def _first(candidates: Iterable[Candidate], budget: int) -> Candidate | None:
     return next((one for one in ranked if one.keeps(budget)), None)
 
 
+def _bound(candidate: Candidate) -> int:
+    """Bytes that a candidate takes at least: the allocator only adds to what is in use."""
+    return candidate.simulation.window_peak_bytes
+
+
 def _least(candidates: Iterable[Candidate]) -> Candidate:
     """The candidate with the least peak."""
-    best, *others = sorted(candidates, key=lambda one: one.least_at_best)
+    best, *others = sorted(candidates, key=_bound)
     for one in others:
-        if one.least_at_best >= best.least:
+        if best.fits and _bound(one) >= best.worst_bytes:
             break
-        best = min(best, one, key=lambda one: one.least)
+        if one.least_at_best < best.least:
+            best = min(best, one, key=lambda one: one.least)
     return best
 
 
