@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 import tfmem
+from tfmem import BudgetError
 from tfmem.bridge import feeds
 from tfmem.functions import decide
+from tfmem.planning.request import Request
 
 
 def chain(x: Any) -> Any:
@@ -91,3 +94,38 @@ def test_a_function_may_call_one_that_another_thread_plans() -> None:
     for thread in others:
         thread.join(30)
     assert sorted(float(one[0]) for one in results) == [2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("least", "may_grow", "tried"),
+    [
+        (90, True, [1.0, 1.25, 1.5]),  # holes alone are in the way, and with half as much more none
+        (101, True, [1.0]),
+        (90, False, [1.0]),
+        (None, True, [1.0]),
+    ],
+)
+def test_holes_alone_are_no_reason_where_the_allocator_may_grow(
+    monkeypatch: pytest.MonkeyPatch, least: int | None, may_grow: bool, tried: list[float]
+) -> None:
+    request = Request(budget=100, device="CPU:0", room=(10,), may_grow=may_grow)
+    spares: list[float] = []
+
+    def as_devices_are(*given: Any) -> tuple[Request, ...]:
+        spares.append(given[-1])
+        return (request,)
+
+    def plan_devices(*_: Any) -> str:
+        if spares[-1] < 1.5:
+            raise BudgetError("too scattered", least)
+        return "planned"
+
+    monkeypatch.setattr(decide, "as_devices_are", as_devices_are)
+    monkeypatch.setattr(decide, "plan_devices", plan_devices)
+    ask: Any = partial(decide.decide, None, (request,), None, (), settles=False, before=None)  # type: ignore[arg-type]
+    if len(tried) > 1:
+        assert ask() == "planned"
+    else:
+        with pytest.raises(BudgetError, match="too scattered"):
+            ask()
+    assert spares == tried

@@ -41,8 +41,9 @@ def test_the_least_budget_is_what_a_plan_takes_once_it_has_room() -> None:
         )
 
     refused = found(budget, budget)
-    least = refused.least_budget(budget)
     assert not refused.keeps(budget)
-    assert found(least, least).keeps(least)
     assert not found(9 * MIB, 9 * MIB).keeps(9 * MIB)
-    assert least <= 11 * MIB  # 10 in use, and what small buffers are served from
+    for may_grow in (False, True):
+        least = refused.least_budget(budget, may_grow)
+        assert found(20 * MIB if may_grow else least, least).keeps(least)
+        assert least <= 11 * MIB  # 10 in use, and what small buffers are served from

@@ -51,6 +51,12 @@ _SLOW = 1.0
 takes part of a second itself."""
 
 
+SPARE = (1.0, 1.25, 1.5, 2.0)
+"""Times what a budget leaves that is to be free, one after the other, where the limit is far away:
+loops leave holes among which a plan needs more than it has in use. More takes more memory from the
+system, of which the budget says nothing; less refuses budgets that can be kept."""
+
+
 def decide(
     captured: Captured,
     requests: tuple[Request, ...],
@@ -62,11 +68,27 @@ def decide(
     """What `plan_devices` decides for devices as they are.
 
     For a step variables settle first, and what was made for the same call before goes after it.
+    Where the allocator may grow it does as long as holes alone are in the way of a plan.
     """
+    before = before if settles else None
     if settles:
         settle(captured, requests)
-    requests = as_devices_are(captured, requests, options, settles, before if settles else None)
-    return plan_devices(captured, requests, options, accepted)
+    spares = iter(SPARE)
+    spare = next(spares)
+    while True:
+        now = as_devices_are(captured, requests, options, settles, before, spare)
+        try:
+            return plan_devices(captured, now, options, accepted)
+        except BudgetError as error:
+            spare = next(spares, 0.0) if _lacks_room(now, error.least_bytes) else 0.0
+            if not spare:
+                raise
+
+
+def _lacks_room(requests: Iterable[Request], least: int | None) -> bool:
+    """Whether holes alone are in the way of a plan where the allocator may grow."""
+    kept = (one for one in requests if one.may_grow and one.room is not None)
+    return least is not None and any(least <= (one.budget or 0) for one in kept)
 
 
 @tells_bugs
@@ -98,6 +120,7 @@ def as_devices_are(
     options: Options,
     is_settled: bool,
     before: Entry | None,
+    spare: float,
 ) -> tuple[Request, ...]:
     """Requests with what devices hold now, what they have free, and what steps before taught.
 
@@ -123,7 +146,7 @@ def as_devices_are(
             )
             where = partial(lying, captured, request.device, held)
             homes = _homes(captured, request, later, is_settled)
-            found.append(with_room(counted, where, later.copied, homes))
+            found.append(with_room(counted, where, later.copied, homes, spare))
     return tuple(found)
 
 

@@ -157,6 +157,7 @@ def with_room(
     where: Callable[[Heap], tuple[Lying, ...]],
     copied: Sequence[tuple[Chunk, int]] = (),
     homes: Mapping[str, Chunk] | None = None,
+    spare: float = 1.0,
 ) -> Request:
     """The request with the chunks that its device's allocator has free, and arguments among them.
 
@@ -169,6 +170,7 @@ def with_room(
       where: tells between which of the free chunks arguments lie.
       copied: chunks and bytes of variables that are copied before the first step.
       homes: the chunks of variables that may be placed.
+      spare: times what the budget leaves that is to be free where the limit does not matter.
     """
     homes = homes or {}
     limit, region = memory.device_limit(request.device), memory.region_bytes(request.device)
@@ -177,7 +179,7 @@ def with_room(
     if limit is None:
         return request
     if may_grow:
-        return _among_holes(request, where, homes)
+        return _among_holes(request, where, homes, spare)
     heap.claim(request.device)
     found = heap.measured(request.device)
     if found is None:
@@ -256,7 +258,10 @@ def _still_in_use(found: Heap, copied: Sequence[tuple[Chunk, int]]) -> Iterator[
 
 
 def _among_holes(
-    request: Request, where: Callable[[Heap], tuple[Lying, ...]], homes: Mapping[str, Chunk]
+    request: Request,
+    where: Callable[[Heap], tuple[Lying, ...]],
+    homes: Mapping[str, Chunk],
+    spare: float,
 ) -> Request:
     """As `with_room`, for a budget where the allocator may have any amount more.
 
@@ -267,7 +272,7 @@ def _among_holes(
     held, _ = memory.memory_info(request.device)
     if request.host and "place" in request.techniques:
         held = request.bytes_beside
-    most = max(0, request.budget - held) + _APART
+    most = int(spare * max(0, request.budget - held)) + _APART
     is_cpu = device_names.kind(request.device) == "CPU"
     free = host_module.free_bytes(request.device) if is_cpu else None
     if free is None or most < free:

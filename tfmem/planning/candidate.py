@@ -127,14 +127,17 @@ class Candidate:
         """Whether the budget holds, and the allocator's limit with all the holes between chunks."""
         return self.may_keep(budget) and self.fits and self.worst_bytes <= budget
 
-    def least_budget(self, budget: int) -> int:
+    def least_budget(self, budget: int, may_grow: bool) -> int:
         """The least budget that it keeps, given one that it does not keep.
 
-        Where holes are in the way the allocator's limit, too, has to be as much higher.
+        Where holes are in the way the allocator's limit, too, has to be as much higher, unless it
+        is far away, so that the allocator may grow.
         """
         tight = replace(self, budget=self.simulation.window_peak_bytes * (1 + PADDED))
         if tight.room is None or tight.fits:
             return tight.worst_bytes
+        if may_grow:
+            return tight._with_more(self.worst_bytes).worst_bytes
         less, more = 0, max(self.costs.granularity, self.worst_bytes // FIRST_MORE)
         while more < self.worst_bytes and not tight._with_more(more).fits:
             less, more = more, 2 * more

@@ -282,7 +282,8 @@ def _unreachable(found: Decision, request: Request, least: int) -> str:
         else "; name a host device, so that tensors and variables can leave the device "
         "(tfmem.host_process() lends the memory of a second process)"
     )
-    holes = "" if found.fits or request.may_grow else _holes(request.room, after.peak_bytes)
+    is_short = found.fits or (request.may_grow and least + beside > whole.budget)
+    holes = "" if is_short else _holes(request.room, after.peak_bytes)
     return (
         f"the budget of {format_bytes(whole.budget)} cannot be met on {request.device}: the least "
         f"reachable peak is {format_bytes(least + beside)}{others}{holes}, made up at "

@@ -188,7 +188,8 @@ def _chosen(
     best = _loosened(graph, costs, best, request, least_peak)
     found = decision(best, before, request)
     if request.budget is not None and not found.keeps(request.budget):
-        found = replace(found, least_bytes=best.least_budget(request.budget))
+        least = best.least_budget(request.budget, request.may_grow)
+        found = replace(found, least_bytes=least)
     return checked(found, request, before)
 
 
