@@ -197,6 +197,25 @@ def shared() -> dict[str, Any]:
     }
 
 
+def crowded() -> list[int]:
+    """Bytes in use before and after a pair that began with one buffer gets two, and an update.
+
+    Those before it have their own, of which not all have room for a copy beside the others'.
+    """
+    import tensorflow as tf
+
+    memory.claim_memory()
+    large = [tf.Variable(tf.zeros([8 * MIB]) + float(one)) for one in range(4)]
+    begin = tf.ones([4 * MIB])
+    pair = [tf.Variable(begin), tf.Variable(begin)]
+    del begin
+    found = [used()]
+    buffers.unshare([*large, *pair], devices.full_name("CPU:0"))
+    found.append(used())
+    pair[1].assign_add(tf.ones([4 * MIB]))
+    return [*found, used()]
+
+
 def kept(several: list[Any]) -> bool:
     """Whether all variables are here with the values they were made with."""
     return all(

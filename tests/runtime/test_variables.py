@@ -135,6 +135,12 @@ def test_what_a_nested_function_makes_moves_home_with_its_trace(made):
     assert made["nested"] == [MIB // 2, MIB, True]
 
 
+def test_those_that_share_a_buffer_get_theirs_before_room_is_short() -> None:
+    before, after, updated = run("crowded", 200)
+    assert after - before == 16 * MIB
+    assert updated == after
+
+
 def test_variables_that_share_a_buffer_get_one_each_where_there_is_room() -> None:
     facts = run("shared", 200)
     before, after, updated = facts["bytes"]

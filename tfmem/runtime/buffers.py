@@ -38,12 +38,35 @@ def unshare(variables: Iterable[Any], device: str) -> None:
         return
     limit = memory.device_limit(device)
     if limit is not None and in_use + 2 * sum(map(handles.nbytes, here)) > limit:
-        here = _with_room(here, device)
+        here = _with_room(_sharing_first(here, device), device)
     for variable in here:
         in_use, _ = memory.memory_info(device)
         is_done = _copy_buffer(variable)
         if is_done and memory.memory_info(device)[0] - in_use < handles.nbytes(variable):
             _copy_buffer(variable)  # it had its own, whose place is free now
+
+
+def _sharing_first(variables: Iterable[Any], device: str) -> list[Any]:
+    """Variables whose buffers others before them have, then the others.
+
+    Those have to have a copy at their first update in any case, in the middle of a step.
+    """
+    seen, sharing, others = set[int](), list[Any](), list[Any]()
+    for variable in variables:
+        begin = _begin(variable, device)
+        (sharing if begin in seen else others).append(variable)
+        if begin is not None:
+            seen.add(begin)
+    return sharing + others
+
+
+def _begin(variable: Any, device: str) -> int | None:
+    """The address of a variable's buffer; None where that is not told."""
+    import tensorflow as tf
+
+    with tf.init_scope(), tf.device(device), contextlib.suppress(tf.errors.OpError):
+        return chunks.begin_of(device, variable.read_value_no_copy())
+    return None
 
 
 def _with_room(variables: Iterable[Any], device: str) -> list[Any]:
