@@ -23,7 +23,7 @@ from tfmem.bridge.capture import capture
 from tfmem.bridge.shapes import Call
 from tfmem.bridge.workspace import workspace
 from tfmem.runtime import devices, heap
-from tfmem.runtime.asking import Asking
+from tfmem.runtime.asking import asking
 
 assert op_layers  # its cases are among `CASES`
 
@@ -139,7 +139,7 @@ def of_convolutions() -> list[tuple[list[int], list[int]]]:
     Of few channels, in tiles of bfloat16, of channels that stand first.
     """
     half, single = tf.bfloat16, tf.float32
-    with Asking() as ask:
+    with asking() as ask:
         return [
             _of_convolution(ask, tf.nn.conv2d, [2, 65, 64, 1], [11, 11, 1, 8], single),
             _of_convolution(ask, tf.nn.conv2d, [2, 65, 64, 3], [11, 11, 3, 8], half),

@@ -63,7 +63,7 @@ def keep_measured(graph: Graph, device: str, machine: Machine, measured: Measure
 
 def probed(kind: type[Probed], machine: Machine, *facts: str) -> Probed | None:
     """What was probed for such facts; None if there is nothing that can be used."""
-    kept = _load("probes", machine.key(kind.__name__, *facts), machine)
+    kept = told(machine, kind.__name__, *facts)
     try:
         return kind(**kept["probe"]) if kept else None
     except (KeyError, TypeError):
@@ -73,12 +73,11 @@ def probed(kind: type[Probed], machine: Machine, *facts: str) -> Probed | None:
 
 def keep_probe(found: Link | Rates | Copies, machine: Machine, *facts: str) -> None:
     """Keeps what was probed, in this process and on disk."""
-    key = machine.key(type(found).__name__, *facts)
-    _save("probes", key, machine, {"probe": asdict(found)})
+    keep_told({"probe": asdict(found)}, machine, type(found).__name__, *facts)
 
 
 def told(machine: Machine, *facts: str) -> dict[str, Any] | None:
-    """Fields that were kept of something else about a machine; None if there are none."""
+    """Fields that were kept about a machine; None if there are none."""
     return _load("probes", machine.key(*facts), machine)
 
 

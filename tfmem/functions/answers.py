@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import replace
 
 from tfmem.bridge import kernels
-from tfmem.bridge.asked import Answer, Question
+from tfmem.bridge.asked import Answer, Ask, Question
 from tfmem.costs import history, profiler
 from tfmem.graph import device_names
 from tfmem.runtime import devices
@@ -26,9 +25,7 @@ _SETTINGS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "TF_ENABLE_ONEDNN_OPTS")
 """Variables that decide which of its kernels oneDNN takes."""
 
 
-def answering(
-    ask: Callable[[Question], Answer | None], budget: int | None
-) -> Callable[[Question], Answer | None]:
+def answering(ask: Ask, budget: int | None) -> Ask:
     """Finds out what kernels hold: from what is kept, else by asking them.
 
     Args:
@@ -46,7 +43,7 @@ def answering(
     return answer
 
 
-def _of_cpu(question: Question, ask: Callable[[Question], Answer | None]) -> Answer | None:
+def _of_cpu(question: Question, ask: Ask) -> Answer | None:
     machine, facts = profiler.machine(), _facts(question)
     if known := history.told(machine, *facts):
         try:

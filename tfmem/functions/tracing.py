@@ -22,7 +22,7 @@ from tfmem.options import Options
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
 from tfmem.runtime import creation, variables
-from tfmem.runtime.asking import Asking
+from tfmem.runtime.asking import asking
 from tfmem.simulation.contents import lengths
 
 
@@ -72,7 +72,7 @@ def captured(
     """A function that was traced for some arguments, with what is known of these."""
     first = requests[0]
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
-    with told(concrete.graph), Asking() as ask:
+    with told(concrete.graph), asking() as ask:
         found = with_contents(
             capture(
                 concrete,

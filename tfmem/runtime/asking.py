@@ -6,12 +6,13 @@ import base64
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from tfmem.bridge import asked
-from tfmem.bridge.asked import Answer, Question
+from tfmem.bridge.asked import Answer, Ask, Question
 from tfmem.bridge.traces import HeapEvent
 from tfmem.costs.types import GRAIN
 from tfmem.errors import Error
@@ -30,55 +31,51 @@ _AMPLE, _SECONDS = 2**34, 60.0
 """Bytes in which any kernel finds room, as far as the machine has them; seconds to wait for it."""
 
 
-class Asking:
-    """Asks kernels what they hold; those that might end this process in one of its own.
+@contextmanager
+def asking() -> Iterator[Ask]:
+    """Gives what asks kernels; those that might end this process run in one of its own.
 
     That begins where memory is limited, with the first of them, and ends with the context.
     """
-
-    def __init__(self) -> None:
-        self._elsewhere = Elsewhere(_AMPLE)
-
-    def __enter__(self) -> Asking:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._elsewhere.__exit__(*exception)
-
-    def __call__(self, question: Question) -> Answer | None:
-        """What a kernel holds; None if it cannot be told.
-
-        It cannot without room to run it, on another task's device, or where the allocator does not
-        count. The device's peak begins anew.
-        """
-        if not device_names.is_local(question.device):
-            return None
-        may_end = question.op in asked.ENDING_OPS and not device_names.is_gpu(question.device)
-        try:
-            if may_end and not _has_all(question.device):
-                return self._answer_elsewhere(question)
-            return _answer(question)
-        except (tf.errors.OpError, Error):
-            return None
-
-    def _answer_elsewhere(self, question: Question) -> Answer:
-        """As `_answer`, of a process of its own that has the same threads."""
-        shapes, scratch = self._elsewhere.call(
-            "tfmem.runtime.asking:answer_here",
-            base64.b64encode(question.attrs).decode(),
-            [(dtype.name, shape) for dtype, shape in question.inputs],
-            [(dtype.name, shape) for dtype, shape in question.outputs],
-            question.op,
-            devices.threads_of_a_kernel(),
-            timeout=_SECONDS,
-        )
-        return Answer.of(shapes, scratch)
+    with Elsewhere(_AMPLE) as elsewhere:
+        yield partial(_ask, elsewhere)
 
 
 def ask(question: Question) -> Answer | None:
-    """What one kernel holds, as `Asking` tells."""
-    with Asking() as asking:
-        return asking(question)
+    """What one kernel holds, as `asking` tells."""
+    with asking() as ask_kernels:
+        return ask_kernels(question)
+
+
+def _ask(elsewhere: Elsewhere, question: Question) -> Answer | None:
+    """What a kernel holds; None if it cannot be told.
+
+    It cannot without room to run it, on another task's device, or where the allocator does not
+    count. The device's peak begins anew.
+    """
+    if not device_names.is_local(question.device):
+        return None
+    may_end = question.op in asked.ENDING_OPS and not device_names.is_gpu(question.device)
+    try:
+        if may_end and not _has_all(question.device):
+            return _answer_elsewhere(elsewhere, question)
+        return _answer(question)
+    except (tf.errors.OpError, Error):
+        return None
+
+
+def _answer_elsewhere(elsewhere: Elsewhere, question: Question) -> Answer:
+    """As `_answer`, of a process of its own that has the same threads."""
+    shapes, scratch = elsewhere.call(
+        "tfmem.runtime.asking:answer_here",
+        base64.b64encode(question.attrs).decode(),
+        [(dtype.name, shape) for dtype, shape in question.inputs],
+        [(dtype.name, shape) for dtype, shape in question.outputs],
+        question.op,
+        devices.threads_of_a_kernel(),
+        timeout=_SECONDS,
+    )
+    return Answer.of(shapes, scratch)
 
 
 def _has_all(device: str) -> bool:

@@ -170,7 +170,7 @@ class HostProcess:
             failure = f"it did not serve within {timeout:g} s"
             cause: Exception = error
         except (OSError, ValueError) as error:
-            failure = f"it ended with {_ending(self._process.wait())}"
+            failure = f"it ended with {ending(self._process.wait())}"
             cause = error
         raise Error(
             f"the host process could not start: {failure}. Its last output:\n{self.tail()}\n"
@@ -204,9 +204,9 @@ class HostProcess:
     def _obituary(self) -> str:
         """One sentence on how it ended, and the end of its output."""
         code = self._process.poll()
-        ending = "does not answer" if code is None else f"ended with {_ending(code)}"
+        how = "does not answer" if code is None else f"ended with {ending(code)}"
         output = self.tail()
-        return f"the host process (pid {self.pid}) {ending}" + (f":\n{output}" if output else "")
+        return f"the host process (pid {self.pid}) {how}" + (f":\n{output}" if output else "")
 
     def tail(self) -> str:
         """The last lines it wrote to its standard error."""
@@ -298,7 +298,7 @@ def _paths() -> str:
     return os.pathsep.join(os.path.abspath(path) for path in sys.path)
 
 
-def _ending(code: int) -> str:
+def ending(code: int) -> str:
     """An exit status in words."""
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
 

@@ -11,7 +11,6 @@ import importlib
 import json
 import os
 import runpy
-import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from typing import Any, BinaryIO, Literal
 
 from tfmem.errors import Error, OutOfMemoryError
 from tfmem.runtime import memory
+from tfmem.runtime.host_child import ending
 
 _RUN = "import sys; del sys.path[0]; from tfmem.runtime.limited import main; main()"
 _ANSWER = "import sys; del sys.path[0]; from tfmem.runtime.limited import answer_calls as a; a()"
@@ -231,7 +231,7 @@ def _judge(code: int | None, answer: str, timeout: float) -> tuple[Status, Any, 
 
 def _ending(code: int) -> str:
     """How a process ended, by its exit status."""
-    return f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
+    return f"{'by' if code < 0 else 'with'} {ending(code)}"
 
 
 def _last_json(printed: str) -> Any:
