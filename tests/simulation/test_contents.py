@@ -15,7 +15,7 @@ from tfmem.graph.bodies import Body
 from tfmem.graph.ir import Stash, Value
 from tfmem.graph.scalars import Bounded, may_be_known, number_of, spanning
 from tfmem.graph.text import parse
-from tfmem.plan import Plan
+from tfmem.plan import Fetch, Placement, Plan, Transfer
 from tfmem.simulation.callers import asked_of, with_bodies
 from tfmem.simulation.contents import studied
 from tfmem.simulation.counting import MOST_TURNS, Numbers, numbers_of, turns_of
@@ -86,6 +86,36 @@ def test_a_list_refers_to_what_was_pushed_on_it() -> None:
     assert node.stashes == (Stash(((4096, 4),), (2,)),)
     assert node.holds == ((2, Value("there", 1)),)
     assert (3, Value("limit")) in node.same
+
+
+PASSING = """
+    v = _Variable() [8192] @{where}
+    x = _Arg() [4096] @dev
+    w = ReadVariableOp(v:0) [8192] @{where}
+    zero = Const() [4] @dev
+    there = While(zero:0, x:0, w:0, zero:0) [4, 4096, 8192, 4] @dev
+    late = MatMul(there:2, there:1) [8] @dev
+    return late:0"""
+WEIGHING = f"""{NEXT}
+    y = MatMul(x:0, list:0) [4096]
+    return j:0, y:0, list:0, limit:0"""
+
+
+def test_what_a_loop_passes_on_is_the_variable_that_it_was_given() -> None:
+    """And where that lives on the host one copy is made, which lasts to who reads it there."""
+    texts = [text.replace("[64]", "[8192]") for text in (CONDITION, WEIGHING)]
+    bodies = {"there": tuple(map(body, texts))}
+    made = {}
+    for where in ("dev", "far"):
+        top = Body(parse(PASSING.format(where=where)), bodies=bodies, numbers={"zero": 0})
+        found = studied(top, GRAIN).graph
+        assert (2, Value("w")) in found.by_name["there"].same
+        fetch = Transfer(Value("w"), (Fetch(("there",)),))
+        placed = (Placement("v", ("w",), (fetch,)),) if where == "far" else ()
+        made[where] = simulate(found, Costs(), Plan(placements=placed, device="dev", host="far"))
+    there, late = made["far"].timeline.tolist()[-2:]
+    assert made["dev"].timeline.tolist()[-2:] == [there, late]
+    assert there < late == made["far"].peak_bytes == 8192 + 4096 + 2 * GRAIN
 
 
 def test_elements_count_from_the_loop_that_makes_them_to_that_which_pops_them() -> None:

@@ -6,7 +6,7 @@ This is a plan in the form in which `liveness` and `simulate` replay it; nothing
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tfmem.errors import Error
@@ -184,7 +184,7 @@ class _Builder:
             self.waits.setdefault(pace, []).append(step)
         return made
 
-    def _fetch(self, source: int, original: int, users: Iterable[int], trigger: int) -> None:
+    def _fetch(self, source: int, original: int, users: Sequence[int], trigger: int) -> None:
         made = self._copy(source)
         step = len(self.on_host) - 1
         if trigger >= 0:
@@ -193,6 +193,19 @@ class _Builder:
             if not self._rewire(user, original, made, step):
                 value, name = self.graph.value(original), self.graph.names[user]
                 raise Error(f"fetch of {value}: {name} does not read it, or has another copy of it")
+        for reader in self._behind(users, original):
+            self._rewire(reader, original, made, step)
+
+    def _behind(self, users: Sequence[int], value: int) -> Iterator[int]:
+        """Nodes that read a value through its users, which pass it on, or through one another."""
+        if value not in self.graph.pinned:
+            return
+        passing, maker = set(users), self.graph.producer[value]
+        for node, reads in enumerate(self.graph.reads):
+            before = self.graph.predecessors[node]
+            if value in reads and maker not in before and not passing.isdisjoint(before):
+                passing.add(node)
+                yield node
 
     def _copy(self, source: int, host: str = "") -> int:
         """A copy to a host, or from there to the device."""

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tfmem.graph.bodies import Argument, Body, Items, Leaf
-from tfmem.graph.compact import KEPT, PLAIN
+from tfmem.graph.compact import KEPT, PLAIN, READ
 from tfmem.graph.ir import NOTHING, Graph, Node, Stash, Value
 from tfmem.simulation.code import Code
 from tfmem.simulation.holdings import Holdings, List, Tensor, Thing, number, reached
@@ -121,7 +121,7 @@ class Recorder(Observer):
 
     def made(self, frame: Frame, node: int) -> None:
         """A node has made new tensors."""
-        if (record := self._open.get(id(frame))) and frame.graph.kind[node] in (PLAIN, KEPT):
+        if (record := self._open.get(id(frame))) and frame.graph.kind[node] in (PLAIN, KEPT, READ):
             for value in frame.graph.outputs[node]:
                 thing = frame.thing(value)
                 if thing is not None and thing.buffer >= 0:

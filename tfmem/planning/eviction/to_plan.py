@@ -36,8 +36,7 @@ def plan_of(
     transfers: dict[str, list[Transfer]] = {variable: [] for variable in away}
     evictions = []
     for (run, output), copy in schedule.copies.items():
-        value = Value(_name(problem, run), output)
-        transfer = _transfer(problem, schedule, value, copy, triggers)
+        transfer = _transfer(problem, schedule, run, output, copy, triggers)
         owner = _owner(problem, run.node, output, beside)
         if owner:
             transfers[owner].append(transfer)
@@ -101,12 +100,15 @@ def _owner(problem: EvictionProblem, node: int, index: int, beside: Mapping[str,
 def _transfer(
     problem: EvictionProblem,
     schedule: Schedule,
-    value: Value,
+    run: Run,
+    output: int,
     copy: HostCopy,
     triggers: Mapping[tuple[Value, int], int],
 ) -> Transfer:
-    fetches = []
-    for number, (wanted, users) in enumerate(copy.fetches):
+    """Of a value of a run; who reads it through another node, which passes it on, is no user."""
+    value, before, fetches = Value(_name(problem, run), output), problem.form.predecessors, []
+    for number, (wanted, readers) in enumerate(copy.fetches):
+        users = [one for one in readers if run.node in before[one.node]]
         if users:
             trigger = triggers.get((value, number), wanted - 1)
             name = _name(problem, schedule.runs[trigger]) if trigger >= 0 else ""
