@@ -11,8 +11,8 @@ from tests.children import loops
 from tfmem.runtime.limited import run_limited
 
 CASES = (
-    "ranges", "whiles", "bounded", "breaking", "folds", "arrays", "stacks", "maps", "scans",
-    "vectorized", "jacobians", "branches", "choices", "own_weights", "loop_in_branch",
+    "ranges", "divided", "whiles", "bounded", "breaking", "folds", "arrays", "stacks", "maps",
+    "scans", "vectorized", "jacobians", "branches", "choices", "own_weights", "loop_in_branch",
     "branch_in_loop", "nested", "keras_lstm", "tf_keras_lstm", "tf_keras_gru",
 )  # fmt: skip
 

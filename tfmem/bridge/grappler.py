@@ -22,7 +22,7 @@ from tensorflow.core.protobuf import (
 from tensorflow.python.eager import context as eager_context
 from tensorflow.python.grappler import cluster, tf_optimizer
 
-from tfmem.bridge import compiled, kernels
+from tfmem.bridge import carried, compiled, kernels
 from tfmem.bridge.graphdefs import (
     BODIES,
     GraphDef,
@@ -30,6 +30,7 @@ from tfmem.bridge.graphdefs import (
     functions_of,
     merged_device,
     parse_value,
+    value_of,
 )
 from tfmem.bridge.inputs import UNSIZED, Input
 from tfmem.bridge.tensors import whole_numbers
@@ -82,6 +83,7 @@ def optimize(
         graph_def.CopyFrom(found)
         found = tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
     _let_go(found, {op.name for op in concrete.graph.control_outputs}, concrete.outputs)
+    carried.drop_unread(found, map(value_of, concrete.outputs))
     return found
 
 
