@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import logging
@@ -56,11 +57,17 @@ def limited(library: str, is_planned: bool, limit: int, share: float = 1.0) -> O
     )
 
 
+@functools.cache
+def plain(library: str) -> Outcome:
+    found = limited(library, False, 4096 * MIB)
+    assert found.status == "ok", found.output[-3000:]
+    return found
+
+
 @pytest.mark.memory
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_limit_that_ends_plain_training_is_kept(library: str) -> None:
-    free = limited(library, False, 4096 * MIB)
-    assert free.status == "ok", free.output[-3000:]
+    free = plain(library)
     limit = int(0.6 * free.result["peak"])
     assert limited(library, False, limit).status == "out_of_memory"
     kept = limited(library, True, limit)
@@ -75,8 +82,8 @@ def test_a_limit_that_ends_plain_training_is_kept(library: str) -> None:
 def test_a_fit_with_sizes_that_are_not_true_is_planned_again(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = limited(library, False, 4096 * MIB)
-    limit = int(0.6 * plain.result["peak"])
+    free = plain(library)
+    limit = int(0.6 * free.result["peak"])
     for turn in range(3):
         monkeypatch.setenv("TFMEM_CACHE_DIR", str(tmp_path / str(turn)))  # lessons are kept there
         found = limited(library, True, limit, 0.8)
@@ -86,7 +93,7 @@ def test_a_fit_with_sizes_that_are_not_true_is_planned_again(
     assert found.status == "ok", found.output[-3000:]
     assert found.result["peak"] <= limit
     assert "planned again" in found.result["events"][0]
-    for name, values in plain.result["history"].items():
+    for name, values in free.result["history"].items():
         assert found.result["history"][name] == pytest.approx(values, rel=1e-5), name
 
 
