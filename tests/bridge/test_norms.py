@@ -10,8 +10,10 @@ import pytest
 import tensorflow as tf
 
 import tfmem
+from tests.support.captures import captured_from
 from tfmem.bridge import kernels
 from tfmem.bridge.capture import capture
+from tfmem.bridge.rebuild import rebuild
 
 FUSED = "_FusedBatchNormEx"
 
@@ -68,3 +70,21 @@ def test_its_numbers_are_those_of_the_fused_one(name: str) -> None:
             np.testing.assert_array_equal(one, other)
     for one, other in zip(plain.variables, planned.variables, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_what_norms_in_a_loop_keep_for_their_gradients_has_a_size() -> None:
+    """The last output of each, whose shape only the kernel knows, goes through a list."""
+    scale, images = tf.ones([3]), tf.random.stateless_normal([2, 4, 4, 3], [1, 2])
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tf.range(3):
+                y = tf.sin(tf.compat.v1.nn.fused_batch_norm(y, scale, 0.5 * scale)[0])
+            loss = tf.reduce_sum(y**2)
+        return tape.gradient(loss, x)
+
+    captured = captured_from(step, images)
+    tf.debugging.assert_equal(rebuild(captured, captured.graph)(images), step(images))

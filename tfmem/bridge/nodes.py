@@ -113,11 +113,10 @@ class Reader:
             outputs, dtype = [full(t.shape) for t in op.outputs], op.outputs[0].dtype.name
             on_gpu = device_names.is_gpu(node_def.device)
             is_own = not on_gpu and not kernels.computes(dtype)
-            opaque = (
-                shapes.opaque_nbytes(node_def.op, i, outputs, dtype, is_own=is_own)
-                for i in range(len(sizes))
-            )
-            sizes = [size if o is None else o for size, o in zip(sizes, opaque, strict=True)]
+            for i in range(len(sizes)):
+                found = shapes.opaque_nbytes(node_def.op, i, outputs, dtype, is_own=is_own)
+                if found is not None:
+                    sizes[i] = self._most[Value(node_def.name, i)] = found
         on_host: tuple[int, ...] = ()
         if device_names.is_gpu(node_def.device):
             there = kernels.host_inputs(node_def, "GPU")
