@@ -89,6 +89,26 @@ def test_what_ends_a_loop_or_has_an_effect_is_kept() -> None:
     assert seen.numpy() == 2.0 + 4.0 + 8.0 + 16.0
 
 
+def test_what_an_effect_reads_is_kept_where_the_condition_reads_nothing() -> None:
+    turns, seen = tf.Variable(0.0), tf.Variable(0.0)
+    tf.random.set_seed(1)
+
+    @tf.function
+    def step(x: tf.Tensor) -> tf.Tensor:
+        def turn(total: tf.Tensor) -> tf.Tensor:
+            turns.assign_add(1.0)
+            seen.assign(total)
+            return total + 1.0
+
+        tf.while_loop(lambda _: tf.random.uniform([], seed=1) < 0.9, turn, [tf.zeros([])])
+        return x + 1.0
+
+    x = tf.zeros([4, 4])
+    _, rewritten = rebuilt(step, x)
+    tf.debugging.assert_equal(rewritten(x), x + 1.0)
+    assert seen.numpy() == turns.numpy() - 1.0 > 1.0
+
+
 def test_a_loop_in_a_branch_keeps_what_is_read() -> None:
     @tf.function
     def step(x: tf.Tensor) -> tf.Tensor:

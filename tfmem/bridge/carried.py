@@ -101,7 +101,8 @@ class _Loop:
 
     def carried(self, read: Iterable[int]) -> list[int]:
         """Which variables matter: those that are read, and those that these are made of."""
-        live, found = {*read, *self.condition.inputs_of([0])}, set[int]()
+        found: set[int] = set()
+        live = {*read, *self.condition.inputs_of([0]), *self.body.inputs_of([])}
         while len(found) < len(live):
             found = live
             live = found | self.body.inputs_of(found)
