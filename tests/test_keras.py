@@ -22,24 +22,19 @@ LIBRARIES = ("keras", "tf_keras")
 MIB = 2**20
 
 
-CHOSEN = ("second fit from an epoch", "planned validation")
-"""Cases of every run of the tests; `python -m models.bench.fits` runs all, and takes longer."""
-
-
-@pytest.fixture(scope="module", params=LIBRARIES)
-def facts(request: pytest.FixtureRequest) -> dict[str, Any]:
-    outcome = run_limited(
-        "tests.children.keras:all_cases", request.param, CHOSEN, limit_bytes=4096 * MIB, timeout=900
-    )
-    assert outcome.status == "ok", outcome.output[-3000:]
-    return outcome.result
+CHOSEN = {"keras": "second fit from an epoch", "tf_keras": "planned validation"}
+"""Cases of every run of the tests; `python -m models.bench.fits` runs all in both."""
 
 
 @pytest.mark.memory
-@pytest.mark.parametrize("case", CHOSEN)
-def test_a_budget_changes_no_number(facts: dict[str, Any], case: str) -> None:
-    found = facts[case]
-    assert not isinstance(found, str), found
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_budget_changes_no_number(library: str) -> None:
+    case = CHOSEN[library]
+    outcome = run_limited(
+        "tests.children.keras:compared", library, case, limit_bytes=4096 * MIB, timeout=900
+    )
+    assert outcome.status == "ok", outcome.output[-3000:]
+    found = outcome.result
     assert any(found["is_planned"])
     tolerance = CASES[case].tolerance
     for name, values in found["plain"].items():
@@ -102,12 +97,12 @@ def test_a_fit_with_sizes_that_are_not_true_is_planned_again(
 def test_a_model_is_as_it_was_whatever_ends_a_fit(library: str) -> None:
     pytest.importorskip(library)
     outcome = run_limited(
-        "tests.children.keras:ended", library, 4, limit_bytes=400 * MIB, timeout=200
+        "tests.children.keras:ended", library, 2, limit_bytes=400 * MIB, timeout=200
     )
     assert outcome.status == "ok", outcome.error + outcome.output[-3000:]
     found = outcome.result
     assert found["placed"]
-    assert [found[kind] for kind in ("data", "callback", "keyboard")] == [[1, 0], [1, 0], [4, 0]]
+    assert [found[kind] for kind in ("data", "callback", "keyboard")] == [[1, 0], [1, 0], [2, 0]]
     assert np.isfinite(found["losses"]).all()
 
 

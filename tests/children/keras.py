@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 from typing import Any
 
@@ -34,21 +33,9 @@ later `fit` has beside its step and the refused one had not."""
 _TECHNIQUES = ("order", "recompute")
 
 
-def all_cases(library: str, chosen: list[str]) -> dict[str, Any]:
-    """Facts of each case that is chosen; a text in the place of them if it went wrong."""
-    keras = importlib.import_module(library)
-    facts: dict[str, Any] = {}
-    for name in chosen:
-        try:
-            facts[name] = compare(keras, CASES[name])
-        except Exception as error:
-            facts[name] = f"{type(error).__name__}: {error}"
-        gc.collect()
-    return facts
-
-
-def compare(keras: Any, case: Case) -> dict[str, Any]:
+def compared(library: str, name: str) -> dict[str, Any]:
     """Trains a case with and without a budget a little above the least."""
+    keras, case = importlib.import_module(library), CASES[name]
     plain = fitted(keras, case)
     budget = int(_ABOVE_LEAST * least(keras, case)) + 2 * DATA_BYTES
     callback = tfmem.keras.MemoryBudget(budget, techniques=_TECHNIQUES, **case.options)
