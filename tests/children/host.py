@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -179,6 +180,18 @@ def death() -> dict[str, Any]:
     return facts
 
 
+def _stop(pid: int) -> None:
+    """Stops a process by a signal, and waits until none of its threads runs any more."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 30
+    while any(
+        one.read_text().rpartition(") ")[2][0] != "T"
+        for one in Path(f"/proc/{pid}/task").glob("*/stat")
+    ):
+        assert time.monotonic() < deadline, f"process {pid} does not stop"
+        time.sleep(0.001)
+
+
 def pause() -> dict[str, Any]:
     """The host process is stopped by a signal in the middle of steps that use it."""
     import tensorflow as tf
@@ -189,13 +202,13 @@ def pause() -> dict[str, Any]:
         step = tf.function(lambda: far.assign_add(1.0) * 2.0)
         step()
         start = time.monotonic()
-        os.kill(host.running().pid, signal.SIGSTOP)
+        _stop(host.running().pid)
         with host.guard():
             result = float(step())
         facts = {"result": result, "value": float(far), "seconds": time.monotonic() - start}
 
         process = host.running()
-        os.kill(process.pid, signal.SIGSTOP)
+        _stop(process.pid)
         with mock.patch.object(host_child, "_PATIENCE", 0.2):
             facts["late"] = raised(process.memory)
         with tf.device(device):
