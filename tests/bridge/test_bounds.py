@@ -181,3 +181,43 @@ def test_numbers_of_branches_span_those_of_all():
 
     captured = captured_from(tf.function(step), tf.ones([7]))
     assert only(captured, "Exp").nbytes == only(captured, "Sin").nbytes == (5 * 3 * 4,)
+
+
+def test_each_true_class_is_hit_by_one_sampled_class_at_most():
+    def step(classes, sampled):
+        hits = tf.nn.compute_accidental_hits(classes, sampled, 2)
+        return [tf.abs(hits[0]), tf.square(hits[1]), tf.exp(hits[2])]
+
+    classes, sampled = tf.constant([[3, 3], [1, 3], [0, 9]], tf.int64), [3, 3, 1]
+    captured = captured_from(tf.function(step), classes, tf.constant(sampled, tf.int64))
+    sizes = [only(captured, op).nbytes[0] for op in ("Abs", "Square", "Exp")]
+    assert sizes == [6 * 4, 6 * 8, 6 * 4]
+
+
+@tf.function(experimental_attributes={"_noinline": True})
+def _called(rows):
+    return tf.reduce_sum(tf.exp(tf.ones([7 - tf.shape(rows)[0], 16])))
+
+
+def _looped(count):
+    def turn(i, total, count):
+        return i + 1, total + tf.reduce_sum(tf.exp(tf.ones([7 - count, 16]))), count
+
+    return tf.while_loop(lambda i, *_: i < 3, turn, (0, 0.0, count))[1]
+
+
+@pytest.mark.parametrize("run", ["a call", "a branch", "a loop"])
+def test_what_a_function_makes_of_sizes_and_numbers_may_rise_where_they_fall(run: str):
+    def step(x):
+        rows = tf.boolean_mask(x, x > 0.0)
+        if run == "a call":
+            return _called(rows)
+        if run == "a branch":
+            return tf.cond(x[0] > 0.0, lambda: _called(rows), lambda: 0.0)
+        return _looped(tf.shape(rows)[0])
+
+    captured = captured_from(tf.function(step), tf.ones([7]))
+    bodies = [body for one in captured.bodies.values() for body in one]
+    bodies += [inner for body in bodies for one in body.bodies.values() for inner in one]
+    sizes = [n.nbytes for body in bodies for n in body.graph.nodes if n.op == "Exp"]
+    assert sizes == [(7 * 16 * 4,)]

@@ -81,6 +81,24 @@ def test_what_a_loop_passes_on_has_the_size_of_what_it_was_given():
     assert only(captured, "Tanh").nbytes == (ROWS * WIDTH * 4,)
 
 
+def test_numbers_that_no_turn_changes_are_known_in_a_loop():
+    """Such as the size of the filter whose gradient a turn computes."""
+
+    def step(x, is_changed):
+        def turn(i, rows, total):
+            following = rows + tf.constant([0, 1]) if is_changed else rows
+            return i + 1, following, total + tf.exp(tf.ones(rows))[0, 0]
+
+        start = 0, tf.shape(x), 0.0
+        return tf.while_loop(lambda i, *_: i < 5, turn, start)[2]
+
+    captured = captured_from(tf.function(lambda x: step(x, False)), tf.ones([3, 4]))
+    (body,) = [body for one in captured.bodies.values() for body in one if len(body.returns) > 1]
+    assert [n.nbytes for n in body.graph.nodes if n.op == "Exp"] == [(3 * 4 * 4,)]
+    with pytest.raises(tfmem.UnsupportedFunctionError, match="Fill"):
+        captured_from(tf.function(lambda x: step(x, True)), tf.ones([3, 4]))
+
+
 def test_what_a_loop_makes_larger_has_no_size():
     @tf.function(input_signature=[tf.TensorSpec([None, WIDTH])])
     def step(x):

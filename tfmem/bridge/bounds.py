@@ -12,7 +12,6 @@ lies between (interval arithmetic), and may not be reached.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 import tensorflow as tf
@@ -21,7 +20,16 @@ import tensorflow as tf
 from tensorflow.python.framework import func_graph as func_graph_lib
 
 from tfmem.bridge import shapes
-from tfmem.bridge.ends import Ends, ends_of, is_number, is_open, of_shape, shaped_like
+from tfmem.bridge.ends import (
+    NO_LIMITS,
+    Ends,
+    Limits,
+    ends_of,
+    is_number,
+    is_open,
+    of_shape,
+    shaped_like,
+)
 from tfmem.bridge.graphdefs import (
     FuncGraph,
     FunctionDef,
@@ -33,23 +41,14 @@ from tfmem.bridge.graphdefs import (
 from tfmem.bridge.inference import import_sized, numbers_of
 from tfmem.bridge.inputs import placeholder
 from tfmem.bridge.looped import CHOOSING_OPS
-from tfmem.bridge.nesting import Span
 from tfmem.bridge.seen import NOTHING_SEEN, Seen, stacked
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.slices import most_cut
+from tfmem.bridge.standing import Bounds
 from tfmem.bridge.tensors import argument, constant, counted, full, whole_numbers
 from tfmem.graph.bodies import BRANCHES, STACKING_OPS
 from tfmem.graph.ir import Value
-from tfmem.graph.scalars import between, spanning
-
-_ROWS = {
-    "TensorListFromTensor": 0,
-    "TensorListScatter": 0,
-    "TensorListScatterV2": 0,
-    "TensorListScatterIntoExistingList": 1,
-    "TensorListSplit": 2,
-}
-"""Ops that put the rows of a tensor in a list; which input has as many rows."""
+from tfmem.graph.scalars import between
 
 _STITCHING = ("DynamicStitch", "ParallelDynamicStitch")
 _CUTTING = ("Slice", "StridedSlice")
@@ -84,50 +83,11 @@ _APART = 3
 """Most inputs of one node that take either end each; others go together."""
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """What stands for values that depend on data.
-
-    Attributes:
-      most: tensors of the largest shapes, or of the greatest numbers.
-      least: of the smallest, where these are others and known.
-    """
-
-    most: Mapping[Value, tf.Tensor]
-    least: Mapping[Value, tf.Tensor]
-
-    def late(self, tensor: tf.Tensor) -> tf.Tensor:
-        """What stands for a tensor if it depends on data."""
-        return self.most.get(value_of(tensor), tensor)
-
-    def span(self, value: Value) -> Span | None:
-        """The most and the least that a value's whole numbers are, if they depend on data."""
-        if value not in self.most:
-            return None
-        most, least = (
-            whole_numbers(one.get(value, self.most[value])) for one in (self.most, self.least)
-        )
-        return None if most is None or least is None else (most, least)
-
-    def number(self, op: tf.Operation) -> int | None:
-        """The number that an op gives, if it is known; how many rows one that lists some."""
-        if op.type in _ROWS:
-            shape = self.late(op.inputs[_ROWS[op.type]]).shape
-            return int(shape[0]) if shape.rank and shape[0] is not None else None
-        if len(op.outputs) != 1 or op.outputs[0].shape.num_elements() != 1:
-            return None
-        most = constant(self.late(op.outputs[0]))
-        least = self.least.get(value_of(op.outputs[0]))
-        if not most or least is None:
-            return most[0] if most else None
-        return spanning([most[0], *(constant(least) or ())])
-
-
 def bounded(
     graph: FuncGraph,
     functions: Mapping[str, FunctionDef],
     seen: Seen = NOTHING_SEEN,
-    spans: Mapping[Value, Span] | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Bounds:
     """What stands for each value that depends on data and has a largest shape.
 
@@ -135,16 +95,14 @@ def bounded(
       graph: with all shapes that do not depend on data.
       functions: that its nodes run, by name.
       seen: of this function.
-      spans: the most and the least of numbers that are taken out of lists.
+      limits: of what the function is given, or takes out of lists.
     """
-    return _Maker(functions, seen, spans or {}).made(graph.get_operations())
+    return _Maker(functions, seen, limits).made(graph.get_operations())
 
 
 class _Maker:
-    def __init__(
-        self, functions: Mapping[str, FunctionDef], seen: Seen, spans: Mapping[Value, Span]
-    ) -> None:
-        self._functions, self._seen, self._spans = functions, seen, spans
+    def __init__(self, functions: Mapping[str, FunctionDef], seen: Seen, limits: Limits) -> None:
+        self._functions, self._seen, self._limits = functions, seen, limits
         self._graph = func_graph_lib.FuncGraph("tfmem_bounds")
         self._most: dict[Value, tf.Tensor] = {}
         self._least: dict[Value, tf.Tensor] = {}
@@ -172,11 +130,16 @@ class _Maker:
             self._at_ends[value] = ends.at or (ends.most, ends.least)
 
     def _takes(self, op: tf.Operation) -> bool:
-        """Whether a node takes numbers out of a list of which the ends are known."""
-        values = [Value(op.name, i) for i in range(len(op.outputs))]
-        known = [value for value in values if value in self._spans]
+        """Whether the ends are known of what a node is given, or takes out of a list."""
+        numbers, sizes = self._limits.numbers, self._limits.sizes
+        known = [Value(op.name, i) for i in range(len(op.outputs))]
+        known = [value for value in known if value in numbers or value in sizes]
         for value in known:
-            self._stand(value, Ends(*map(tf.constant, self._spans[value])))
+            if value in numbers:
+                self._stand(value, Ends(*map(tf.constant, numbers[value])))
+            else:
+                like = op.outputs[value.index]
+                self._stand(value, Ends(*(of_shape(like, one) for one in sizes[value])))
         return bool(known)
 
     def _depends(self, op: tf.Operation) -> bool:

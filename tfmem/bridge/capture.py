@@ -32,8 +32,17 @@ from tfmem.bridge import (
 from tfmem.bridge.asked import Ask
 from tfmem.bridge.graphdefs import BODIES, FuncGraph, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
-from tfmem.bridge.inputs import Input, Passed, as_shape, inputs_of, is_variable, place_of, tensor_of
-from tfmem.bridge.nodes import Reader, dtypes_of
+from tfmem.bridge.inputs import (
+    Input,
+    Passed,
+    as_shape,
+    dtypes_of,
+    inputs_of,
+    is_variable,
+    place_of,
+    tensor_of,
+)
+from tfmem.bridge.nodes import Reader
 from tfmem.bridge.refusals import (
     plain_name,
     refuse_compiled,

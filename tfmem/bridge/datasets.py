@@ -15,15 +15,16 @@ Source: TensorFlow's ``autograph/operators/control_flow.py`` and ``kernels/data/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 import tensorflow as tf
 
-from tfmem.bridge.graphdefs import FunctionDef, NodeDef, parse_value
+from tfmem.bridge.graphdefs import FunctionDef, NodeDef, functions_of, parse_value
 from tfmem.bridge.inputs import Input, as_shape, handle_of
 from tfmem.costs.types import GRAIN
 from tfmem.errors import UnsupportedFunctionError
+from tfmem.graph import device_names
 from tfmem.graph.any_order import most_in_use
 from tfmem.graph.bodies import LOOPS, Body
 from tfmem.runtime import devices
@@ -55,6 +56,34 @@ def pulled(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeDef]:
                 found[source.name] = source
                 todo.append(source)
     return list(found.values())
+
+
+def most_pulled(
+    node: NodeDef,
+    nodes: Mapping[str, NodeDef],
+    ops: Mapping[str, tf.Operation],
+    functions: Mapping[str, FunctionDef],
+    read: Callable[[FunctionDef, Sequence[Input], NodeDef, int], Body],
+) -> int:
+    """Most bytes that the data sets which a node runs take while it runs.
+
+    Args:
+      node: that pulls elements.
+      nodes: of the graph, by name.
+      ops: of the nodes, by name.
+      functions: that they run, by name.
+      read: gives one of a data set's functions, for its inputs, that data set and its number.
+    """
+    total = 0
+    for one in pulled(node, nodes):
+        op, is_here = ops[one.name], not device_names.is_gpu(one.device)
+        if is_here and one is not node:
+            total += held(one, op)
+        for number, name in enumerate(functions_of(one)):
+            inputs = inputs_of(functions[name], one, op)
+            body = read(functions[name], inputs, one, number)
+            total += runs_of(one, op) * at_once(body, len(inputs) - captured_by(one))
+    return total
 
 
 def _is_dataset(node: NodeDef) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfmem.bridge import shapes
-from tfmem.bridge.inputs import UNSIZED, Input, handle_of, placeholder
+from tfmem.bridge.inputs import UNSIZED, Input, handle_of, placeholder, placeholder_name
+from tfmem.bridge.nesting import Span
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.tensors import MAX_CONSTANT, whole_numbers
 from tfmem.graph.ir import Value
@@ -29,6 +31,36 @@ class Ends(NamedTuple):
     least: tf.Tensor | None = None
     source: Value | None = None
     at: tuple[tf.Tensor, tf.Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most and the least of what a graph is given, or takes out of lists.
+
+    Attributes:
+      numbers: of whole numbers, by their values.
+      sizes: of shapes, by values of graphs that `import_graph` makes: the largest and the smallest.
+    """
+
+    numbers: Mapping[Value, Span] = field(default_factory=dict)
+    sizes: Mapping[Value, tuple[Shape, Shape]] = field(default_factory=dict)
+
+    def opened(self, inputs: Iterable[Input]) -> list[Input]:
+        """A graph's inputs, with open dimensions where their sizes differ."""
+        return [
+            replace(one, shape=tuple(most if most == least else None for most, least in ends))
+            if (ends := self._axes(number)) is not None
+            else one
+            for number, one in enumerate(inputs)
+        ]
+
+    def _axes(self, number: int) -> list[tuple[int, int]] | None:
+        found = self.sizes.get(Value(placeholder_name(number)))
+        return None if found is None else list(zip(*found, strict=True))
+
+
+NO_LIMITS = Limits()
+"""Where nothing that a graph is given depends on data."""
 
 
 def ends_of(

@@ -65,6 +65,12 @@ def is_variable(item: Input) -> bool:
     return item.dtype == tf.resource and bool(item.handle and item.handle.is_set)
 
 
+def dtypes_of(graph: FuncGraph, inputs: Iterable[Input]) -> dict[str, tuple[tf.DType, ...]]:
+    """Types of each node's outputs."""
+    result = {op.name: tuple(t.dtype for t in op.outputs) for op in graph.get_operations()}
+    return result | {item.name: (item.dtype,) for item in inputs}
+
+
 def resizable(inputs: Iterable[Input]) -> frozenset[str]:
     """Names of the inputs that are variables which may be assigned other shapes than they have."""
     return frozenset(one.name for one in inputs if is_variable(one) and _is_open(one))
@@ -142,7 +148,7 @@ def import_graph(graph: FuncGraph, graph_def: GraphDef, inputs: Sequence[Input])
     """
     with graph.as_default():
         # Not under their own names: the import would rename node "a" where "a/b" is there already.
-        placeholders = [placeholder(item, f"tfmem_input_{i}") for i, item in enumerate(inputs)]
+        placeholders = [placeholder(item, placeholder_name(i)) for i, item in enumerate(inputs)]
         mapped = {f"{i.name}:0": t for i, t in zip(inputs, placeholders, strict=True)}
         mapped |= {f"^{i.name}": t for i, t in zip(inputs, placeholders, strict=True)}
         used = {_key(text) for node in graph_def.node for text in node.input}
@@ -150,6 +156,11 @@ def import_graph(graph: FuncGraph, graph_def: GraphDef, inputs: Sequence[Input])
             graph_def, input_map={k: t for k, t in mapped.items() if k in used}, name=""
         )
     return placeholders
+
+
+def placeholder_name(number: int) -> str:
+    """What `import_graph` calls that which stands for one of the inputs."""
+    return f"tfmem_input_{number}"
 
 
 def _key(text: str) -> str:

@@ -12,7 +12,7 @@ makes anew or swaps for another, no more is taken over than what its elements ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import tensorflow as tf
 
@@ -96,6 +96,27 @@ def as_long(op: str, inputs: int) -> range:
       inputs: how many it has.
     """
     return range(inputs if op == "AddN" else int(op in _AS_LONG))
+
+
+def unchanging(node: NodeDef, functions: Functions) -> Collection[int]:
+    """Which of the values that a node gives its functions are the same in each run of them.
+
+    All of a branch or a call, which run once; of a loop those that each turn gives on as they are.
+    """
+    if node.op in CHOOSING_OPS:
+        return range(len(node.input))
+    if node.op not in LOOPS or (name := functions_of(node)[1]) not in functions:
+        return ()
+    graph_def, outputs = body_graph_def(functions[name])
+    passing = {one.name: one.input[0] for one in graph_def.node if one.op == "Identity"}
+    found = []
+    for i, (text, arg) in enumerate(zip(outputs, functions[name].signature.input_arg, strict=True)):
+        value = parse_value(text)
+        while value.node in passing:
+            value = parse_value(passing[value.node])
+        if value.node == arg.name:
+            found.append(i)
+    return found
 
 
 def _keeps(loop: NodeDef, index: int, functions: Functions) -> bool:

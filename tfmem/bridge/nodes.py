@@ -13,6 +13,7 @@ from tfmem.bridge import compiled, datasets, kernels, nesting, shapes
 from tfmem.bridge.asked import Answer, Ask, may_be_asked, question
 from tfmem.bridge.bounds import bounded
 from tfmem.bridge.by_rows import by_rows
+from tfmem.bridge.ends import NO_LIMITS, Limits
 from tfmem.bridge.graphdefs import (
     BODIES,
     FuncGraph,
@@ -29,7 +30,7 @@ from tfmem.bridge.graphdefs import (
 )
 from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import UNSIZED, Input, as_shape, is_variable, resizable
-from tfmem.bridge.looped import CHOOSING_OPS
+from tfmem.bridge.looped import unchanging
 from tfmem.bridge.seen import NOTHING_SEEN, Path, Place, Seen, unchanged
 from tfmem.bridge.shapes import Shape
 from tfmem.bridge.tensors import argument, constant, full
@@ -41,12 +42,6 @@ from tfmem.graph.ir import ARG, VARIABLE, Graph, Node, Value
 
 _MOST_DIMENSIONS = 8  # of tensors that kernels take
 _STRING_BYTES = 24  # of one element; the text itself, where longer, is not the allocator's
-
-
-def dtypes_of(graph: FuncGraph, inputs: Iterable[Input]) -> dict[str, tuple[tf.DType, ...]]:
-    """Types of each node's outputs."""
-    result = {op.name: tuple(t.dtype for t in op.outputs) for op in graph.get_operations()}
-    return result | {item.name: (item.dtype,) for item in inputs}
 
 
 class Reader:
@@ -70,7 +65,7 @@ class Reader:
         known: Mapping[Value, Shape],
         ask: Ask | None,
         seen: Seen = NOTHING_SEEN,
-        spans: Mapping[Value, nesting.Span] | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> None:
         self._ask, self._seen = ask, seen
         self.flops: dict[str, float] = {}
@@ -83,7 +78,7 @@ class Reader:
         self.unknown: list[tuple[Value, str]] = []
         self._functions = functions
         self._ops = {op.name: op for op in graph.get_operations()}
-        self._standing = bounded(graph, functions, seen, spans)
+        self._standing = bounded(graph, functions, seen, limits)
         self._late = self._standing.late
         late = {value: tuple(tensor.shape) for value, tensor in self._standing.most.items()}
         self._known = {**late, **known}
@@ -294,7 +289,9 @@ class Reader:
                 found[node_def.name] = self._bodies(node_def)
                 continue
             if node_def.op in datasets.PULLING:
-                self.workspace[node_def.name] = self._pulled(node_def, by_name)
+                self.workspace[node_def.name] = datasets.most_pulled(
+                    node_def, by_name, self._ops, self._functions, lambda *one: self._body(*one)[0]
+                )
             op, values = self._ops[node_def.name], self._values(node_def)
             for value, element in nesting.taken(node_def, self._held):
                 self._held.add(value, element.held)
@@ -315,19 +312,21 @@ class Reader:
         """The functions that a While, If, Case or call runs."""
         first = int(node_def.op in BRANCHES)
         arguments = list(map(self._late, self._ops[node_def.name].inputs))[first:]
-        values = self._values(node_def)[first:]
+        values, same = self._values(node_def)[first:], unchanging(node_def, self._functions)
+        given = list(map(value_of, self._ops[node_def.name].inputs))[first:]
+        late = {i for i, value in enumerate(given) if value in self._standing.most}
+        limits = self._standing.given(given, same)
         result: list[Body] = []
         for function in functions_of(node_def):
             if function in self._functions:
                 definition = self._functions[function]
                 names = [arg.name for arg in definition.signature.input_arg]
-                runs_once = node_def.op in CHOOSING_OPS
                 inputs = [
-                    argument(name, tensor, runs_once=runs_once)
-                    for name, tensor in zip(names, arguments, strict=True)
+                    argument(name, tensor, is_same=i in same and i not in late)
+                    for i, (name, tensor) in enumerate(zip(names, arguments, strict=True))
                 ]
                 held = [self._held.get(one, len(result)) for one in values]
-                body, reader = self._body(definition, inputs, held, node_def, len(result))
+                body, reader = self._body(definition, inputs, node_def, len(result), held, limits)
                 if node_def.op in LOOPS and result:
                     op, path = self._ops[node_def.name], self._seen.path
                     for value, shape in unchanged(op, inputs, body.returns, reader._shape_of):
@@ -344,52 +343,58 @@ class Reader:
         tensor = self._ops[value.node].outputs[value.index]
         return self._known.get(value, full(tensor.shape))
 
-    def _pulled(self, node_def: NodeDef, nodes: Mapping[str, NodeDef]) -> int:
-        """Most bytes that the data sets which a node runs take while it runs."""
-        total = 0
-        for one in datasets.pulled(node_def, nodes):
-            op, is_here = self._ops[one.name], not device_names.is_gpu(one.device)
-            if is_here and one is not node_def:
-                total += datasets.held(one, op)
-            for number, name in enumerate(functions_of(one)):
-                function = self._functions[name]
-                inputs = datasets.inputs_of(function, one, op)
-                body, _ = self._body(function, inputs, [None] * len(inputs), one, number)
-                most = datasets.at_once(body, len(inputs) - datasets.captured_by(one))
-                total += datasets.runs_of(one, op) * most
-        return total
-
     def _body(
         self,
         function: FunctionDef,
         inputs: Sequence[Input],
-        held: Sequence[nesting.Held | None],
         caller: NodeDef,
         number: int,
+        held: Sequence[nesting.Held | None] = (),
+        limits: Limits = NO_LIMITS,
     ) -> tuple[Body, Reader]:
-        """One of a node's functions, for inputs that hold something, and what has read it."""
+        """One of a node's functions, for inputs that hold something, and what has read it.
+
+        Where not all that depends on the sizes of inputs is bounded, they have their largest.
+        """
+        body, reader = self._read(function, inputs, caller, number, held, limits)
+        if reader.unknown and limits.sizes:
+            limits = replace(limits, sizes={})
+            body, reader = self._read(function, inputs, caller, number, held, limits)
+        self.rows |= reader.rows
+        self.passed |= reader.passed
+        name = caller.name
+        self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
+        self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
+        return body, reader
+
+    def _read(
+        self,
+        function: FunctionDef,
+        inputs: Sequence[Input],
+        caller: NodeDef,
+        number: int,
+        held: Sequence[nesting.Held | None],
+        limits: Limits,
+    ) -> tuple[Body, Reader]:
         graph_def, outputs = body_graph_def(function)
         known = nesting.Known()
-        for given, one in zip(inputs, held, strict=True):
+        for given, one in zip(inputs, held, strict=False):
             known.add(Value(given.name), one)
         places = {n.name: merged_device(n.device, caller.device) for n in graph_def.node}
         nodes = topological(graph_def.node)
         taken = nesting.popped(nodes, known)
         seen = self._seen.within(caller.name, caller.op, number)
         graph, fixed = import_sized(
-            graph_def, inputs, self._functions, {}, {}, taken=taken, seen=seen
+            graph_def, limits.opened(inputs), self._functions, {}, {}, taken=taken, seen=seen
         )
         for node in graph_def.node:
             node.device = places[node.name]
         spans = {v: one.span for v, one in taken.items() if one.span is not None}
-        reader = Reader(graph, self._functions, fixed, self._ask, seen, spans)
+        limits = replace(limits, numbers={**limits.numbers, **spans})
+        reader = Reader(graph, self._functions, fixed, self._ask, seen, limits)
         reader._held = known
         reader._most |= {v: one.nbytes for v, one in taken.items() if one.nbytes is not None}
         arg_nodes = (reader.input_node(i, i.dtype, i.shape, caller.device) for i in inputs)
-        body, name = reader.body(arg_nodes, nodes, map(parse_value, outputs)), caller.name
-        self.rows |= reader.rows
-        self.passed |= reader.passed
-        self.unknown += [(Value(f"{name}/{v.node}", v.index), op) for v, op in reader.unknown]
-        self.flops[name] = self.flops.get(name, 0.0) + sum(reader.flops.values())
+        body = reader.body(arg_nodes, nodes, map(parse_value, outputs))
         name, turns = function.signature.name, runs_at_once(caller)
         return replace(body, function=name, resizable=resizable(inputs), turns=turns), reader

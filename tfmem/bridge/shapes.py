@@ -111,6 +111,8 @@ def most_elements(op: str, inputs: Sequence[Shape | None], index: int) -> Shape 
     count = prod(inputs[0])
     if op == "Where":
         return (count, len(inputs[0]))
+    if op == "ComputeAccidentalHits":
+        return (count,)  # one sampled class, the last, hits each true class
     if op == "DynamicPartition":
         return None if inputs[1] is None else (prod(inputs[1]), *inputs[0][len(inputs[1]) :])
     if op in _SELECTING:

@@ -15,9 +15,9 @@ MAX_CONSTANT = 64
 """Most elements of `whole_numbers`."""
 
 
-def argument(name: str, tensor: tf.Tensor, *, runs_once: bool = True) -> Input:
+def argument(name: str, tensor: tf.Tensor, *, is_same: bool = True) -> Input:
     """What a function is given: with its value where that is known and each run has the same."""
-    value = whole_numbers(tensor) if runs_once else None
+    value = whole_numbers(tensor) if is_same else None
     return Input(name, tensor.dtype, handle_of(tensor), as_shape(tensor.shape), value=value)
 
 
