@@ -221,3 +221,28 @@ def test_what_a_function_makes_of_sizes_and_numbers_may_rise_where_they_fall(run
     bodies += [inner for body in bodies for one in body.bodies.values() for inner in one]
     sizes = [n.nbytes for body in bodies for n in body.graph.nodes if n.op == "Exp"]
     assert sizes == [(7 * 16 * 4,)]
+
+
+def test_the_largest_of_a_number_that_depends_on_data_are_all_at_most():
+    def step(x):
+        count = tf.maximum(1, tf.reduce_sum(tf.cast(x[0] > 0.0, tf.int32)))
+        values, places = tf.math.top_k(x, count)
+        return tf.exp(values), tf.abs(places)
+
+    captured = captured_from(tf.function(step), tf.ones([3, 7]))
+    assert only(captured, "Exp").nbytes == only(captured, "Abs").nbytes == (3 * 7 * 4,)
+
+
+@pytest.mark.parametrize("is_greedy", [True, False])
+def test_what_is_decoded_has_a_symbol_of_each_time_at_most(is_greedy: bool):
+    def step(x):
+        lengths = tf.fill([3], 5)
+        if is_greedy:
+            (decoded,), _ = tf.nn.ctc_greedy_decoder(x, lengths)
+        else:
+            (_, decoded), _ = tf.nn.ctc_beam_search_decoder(x, lengths, top_paths=2)
+        return tf.abs(decoded.values), tf.square(decoded.indices)
+
+    captured = captured_from(tf.function(step), tf.ones([5, 3, 7]))
+    assert only(captured, "Abs").nbytes == (5 * 3 * 8,)
+    assert only(captured, "Square").nbytes == (5 * 3 * 2 * 8,)

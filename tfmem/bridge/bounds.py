@@ -219,7 +219,10 @@ class _Maker:
             found = [most_cut(op, full(self._given_as(op.inputs[0]).shape))]
         else:
             inputs = [full(self._given_as(tensor).shape) for tensor in op.inputs]
-            found = [shapes.most_elements(op.type, inputs, i) for i in range(len(made))]
+            found = [
+                shapes.most_elements(op.type, inputs, i, like.shape.rank)
+                for i, like in enumerate(op.outputs)
+            ]
         return [
             of_shape(like, shape) if tensor is None else tensor
             for like, shape, tensor in zip(op.outputs, found, made, strict=True)

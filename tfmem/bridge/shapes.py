@@ -102,10 +102,21 @@ def opaque_nbytes(
 _SELECTING = ("ListDiff", *(f"NonMaxSuppressionV{version}" for version in (2, 3, 4, 5)))
 _UNIQUE = ("Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2")
 _REDUCING = ("Sum", "Mean", "Max", "Min", "Prod", "All", "Any")
+_TOP = ("TopK", "TopKV2")
+_DECODING = ("CTCGreedyDecoder", "CTCBeamSearchDecoder")
 
 
-def most_elements(op: str, inputs: Sequence[Shape | None], index: int) -> Shape | None:
-    """The largest shape an output can take that depends on data; None if there is no such bound."""
+def most_elements(
+    op: str, inputs: Sequence[Shape | None], index: int, rank: int | None = None
+) -> Shape | None:
+    """The largest shape an output can take that depends on data; None if there is no such bound.
+
+    Args:
+      op: of the node.
+      inputs: shapes of what it reads.
+      index: of the output.
+      rank: of the output, where that is known.
+    """
     if not inputs or inputs[0] is None:
         return None
     count = prod(inputs[0])
@@ -115,10 +126,13 @@ def most_elements(op: str, inputs: Sequence[Shape | None], index: int) -> Shape 
         return (count,)  # one sampled class, the last, hits each true class
     if op == "DynamicPartition":
         return None if inputs[1] is None else (prod(inputs[1]), *inputs[0][len(inputs[1]) :])
+    if op in _DECODING:
+        count = prod(inputs[0][:2])  # a symbol of each time in each sequence
+        return (count, 2) if rank == 2 else (count,)
     if op in _SELECTING:
         return inputs[0][:1]
-    if op in _REDUCING:
-        return inputs[0]  # over axes that are not known
+    if op in _REDUCING or op in _TOP:
+        return inputs[0]  # over axes, or of a number of elements, that are not known
     if op == "BroadcastGradientArgs":
         return None if inputs[1] is None else max(inputs[0], inputs[1])
     return (count,) if op in _UNIQUE and len(inputs[0]) == 1 else None
