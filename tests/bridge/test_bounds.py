@@ -246,3 +246,19 @@ def test_what_is_decoded_has_a_symbol_of_each_time_at_most(is_greedy: bool):
     captured = captured_from(tf.function(step), tf.ones([5, 3, 7]))
     assert only(captured, "Abs").nbytes == (5 * 3 * 8,)
     assert only(captured, "Square").nbytes == (5 * 3 * 2 * 8,)
+
+
+@pytest.mark.parametrize("most", [9, 0, -2])
+def test_a_count_that_is_cut_is_as_large_as_that_at_most(most: int):
+    def step(x, numbers):
+        count = tf.minimum(tf.reduce_max(numbers), most)
+        return tf.exp(tf.ones([count, 5])), tf.sin(tf.ones([20 - count, 5]))
+
+    arguments = tf.ones([3]), tf.constant([4, 12, 7])
+    if most > 0:
+        captured = captured_from(tf.function(step), *arguments)
+        sizes = [only(captured, op).nbytes[0] // 4 for op in ("Exp", "Sin")]
+        assert sizes == [9 * 5, 20 * 5]
+    else:
+        with pytest.raises(tfmem.UnsupportedFunctionError, match="Fill"):
+            captured_from(tf.function(step), *arguments)

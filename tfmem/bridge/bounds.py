@@ -147,7 +147,7 @@ class _Maker:
         if any(map(is_open, op.outputs)):
             return True
         is_late = any(value_of(tensor) in self._most for tensor in op.inputs)
-        is_first = op.type in CHOOSING_OPS or op.type in _DRAWING
+        is_first = op.type in CHOOSING_OPS or op.type in _DRAWING or self._cap(op) is not None
         return any(map(is_number, op.outputs)) and (is_late or is_first)
 
     def _outputs(self, op: tf.Operation) -> Sequence[Ends]:
@@ -155,6 +155,11 @@ class _Maker:
             return self._returned_by_any(op)
         if op.type in _DRAWING and is_number(op.outputs[0]):
             return [self._drawn(op)]
+        if (cap := self._cap(op)) is not None:
+            like = op.outputs[0]
+            return [
+                ends_of(like, [tf.fill(like.shape, tf.constant(n, like.dtype)) for n in (cap, 0)])
+            ]
         if numbers := numbers_of(op, self._given_as):
             return [Ends(tf.constant(one)) for one in numbers]
         source = self._followed(op)
@@ -170,6 +175,17 @@ class _Maker:
             ends_of(like, [outputs[i] for outputs in found], more, source)
             for i, like in enumerate(op.outputs)
         ]
+
+    def _cap(self, op: tf.Operation) -> int | None:
+        """What a number is at most that is the lesser of this and one of which nothing is known.
+
+        Of such a number, a count of what data decide, sizes are made: it is not less than nothing.
+        """
+        if op.type != "Minimum" or not is_number(op.outputs[0]):
+            return None
+        known = [constant(self._given_as(tensor)) for tensor in op.inputs]
+        told = [one for one in known if one is not None]
+        return told[0][0] if len(told) == 1 and len(told[0]) == 1 and told[0][0] > 0 else None
 
     def _drawn(self, op: tf.Operation) -> Ends:
         """The ends of whole numbers that are drawn at random."""
