@@ -262,3 +262,40 @@ def test_a_count_that_is_cut_is_as_large_as_that_at_most(most: int):
     else:
         with pytest.raises(tfmem.UnsupportedFunctionError, match="Fill"):
             captured_from(tf.function(step), *arguments)
+
+
+ROWS, LENGTHS = tf.range(12.0)[:, tf.newaxis], [5, 0, 7]
+MENDED = {
+    "unsorted_segment_sum": (
+        lambda x, ids: tf.math.segment_mean(x, ids),
+        lambda x, ids: tf.math.unsorted_segment_mean(x, ids, 3),
+    ),
+    "num_segments of Python": (
+        lambda x, ids: tf.math.unsorted_segment_max(x, ids, tf.reduce_max(ids) + 1),
+        lambda x, ids: tf.math.unsorted_segment_max(x, ids, 3),
+    ),
+    r"to_tensor\(shape=": (
+        lambda x, ids: tf.RaggedTensor.from_value_rowids(x, ids, 3).to_tensor(),
+        lambda x, ids: tf.RaggedTensor.from_value_rowids(x, ids, 3).to_tensor(
+            shape=[None, 7, None]
+        ),
+    ),
+    "pass maxlength": (
+        lambda _, ids: tf.math.bincount(ids, dtype=tf.float32),
+        lambda _, ids: tf.math.bincount(ids, maxlength=3, dtype=tf.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("advice", MENDED)
+def test_a_refusal_says_what_makes_the_size_known_and_that_does(advice: str):
+    ids, (refused, mended) = tf.repeat([0, 1, 2], LENGTHS), MENDED[advice]
+
+    def step(made):
+        return tf.function(lambda x, ids: tf.exp(made(x, ids)))
+
+    with pytest.raises(tfmem.UnsupportedFunctionError, match=advice):
+        tfmem.optimize(step(refused), budget="1GiB")(ROWS, ids)
+    expected = step(mended)(ROWS, ids)
+    found = tfmem.optimize(step(mended), budget="1GiB")(ROWS, ids)
+    tf.debugging.assert_equal(expected, found)

@@ -19,6 +19,17 @@ _OF_PYTHON = {"PyFunc", "PyFuncStateless", "EagerPyFunc"}
 _OF_NUMBERS = {"Range", "Fill", "LinSpace", "RandomUniform", "RandomStandardNormal", "Tile"}
 """Ops that make as much as numbers say that they read."""
 
+_MENDS = {
+    ("Segment", "SparseSegment"): (
+        "how many segments there are follows from their numbers: take tf.math.unsorted_segment_sum "
+        "and the like, with num_segments of Python"
+    ),
+    ("UnsortedSegment",): "pass num_segments of Python that is never too small",
+    ("RaggedTensorToTensor",): "say how many a row has at most: to_tensor(shape=[None, n, ...])",
+    ("DenseBincount", "Bincount"): "pass maxlength: tf.math.bincount(numbers, maxlength=n)",
+}
+"""What makes outputs of ops known, by how the ops' names begin."""
+
 _LOOP_OPS = frozenset(("Enter", "Exit", "NextIteration", "RefNextIteration", "LoopCond"))
 
 
@@ -87,6 +98,9 @@ def refuse_unknown(unknown: Sequence[tuple[Value, str]], concrete: Any) -> None:
 
 def _advice(op: str) -> str:
     """What makes the size of an op's output known."""
+    for begins, mend in _MENDS.items():
+        if op.startswith(begins):
+            return mend
     if op in _OF_PYTHON:
         return "TensorFlow cannot look into Python: give its result a shape by tf.ensure_shape"
     if op in _OF_NUMBERS:
