@@ -24,6 +24,7 @@ from tfmem.bridge.ends import (
     NO_LIMITS,
     Ends,
     Limits,
+    between_numbers,
     ends_of,
     is_number,
     is_open,
@@ -156,10 +157,7 @@ class _Maker:
         if op.type in _DRAWING and is_number(op.outputs[0]):
             return [self._drawn(op)]
         if (cap := self._cap(op)) is not None:
-            like = op.outputs[0]
-            return [
-                ends_of(like, [tf.fill(like.shape, tf.constant(n, like.dtype)) for n in (cap, 0)])
-            ]
+            return [between_numbers(op.outputs[0], cap, 0)]
         if numbers := numbers_of(op, self._given_as):
             return [Ends(tf.constant(one)) for one in numbers]
         source = self._followed(op)
@@ -189,14 +187,12 @@ class _Maker:
 
     def _drawn(self, op: tf.Operation) -> Ends:
         """The ends of whole numbers that are drawn at random."""
-        like, (begin, end) = op.outputs[0], op.inputs[-2:]
+        begin, end = op.inputs[-2:]
         least = constant(self._least.get(value_of(begin), self._given_as(begin)))
         most = constant(self._given_as(end))
         if not least or not most:
             return Ends()
-        shape, dtype = tuple(like.shape), like.dtype
-        found = [tf.fill(shape, tf.constant(one, dtype)) for one in (most[0] - 1, least[0])]
-        return ends_of(like, found)
+        return between_numbers(op.outputs[0], most[0] - 1, least[0])
 
     def _may_turn(self, places: Iterable[tf.Tensor]) -> bool:
         """Whether some numbers count from the start or from the end, as it happens.

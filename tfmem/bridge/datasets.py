@@ -46,7 +46,7 @@ _AT_ONCE = {
 _LISTING = ("TensorListPushBack", "OptionalFromValue")
 
 
-def pulled(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeDef]:
+def _pulled(node: NodeDef, nodes: Mapping[str, NodeDef]) -> list[NodeDef]:
     """A node that pulls elements, and the data sets of the graph that these go through."""
     found, todo = {node.name: node}, [node]
     while todo:
@@ -75,14 +75,14 @@ def most_pulled(
       read: gives one of a data set's functions, for its inputs, that data set and its number.
     """
     total = 0
-    for one in pulled(node, nodes):
+    for one in _pulled(node, nodes):
         op, is_here = ops[one.name], not device_names.is_gpu(one.device)
         if is_here and one is not node:
-            total += held(one, op)
+            total += _held(one, op)
         for number, name in enumerate(functions_of(one)):
-            inputs = inputs_of(functions[name], one, op)
+            inputs = _inputs_of(functions[name], one, op)
             body = read(functions[name], inputs, one, number)
-            total += runs_of(one, op) * at_once(body, len(inputs) - captured_by(one))
+            total += _runs_of(one, op) * _at_once(body, len(inputs) - _captured_by(one))
     return total
 
 
@@ -90,7 +90,7 @@ def _is_dataset(node: NodeDef) -> bool:
     return "Dataset" in node.op and "output_shapes" in node.attr
 
 
-def captured_by(node: NodeDef) -> int:
+def _captured_by(node: NodeDef) -> int:
     """How many of the last inputs of a data set's function are captured."""
     return len(_types(node, "Targuments"))
 
@@ -99,9 +99,9 @@ def _types(node: NodeDef, *names: str) -> list[int]:
     return [one for name in names if name in node.attr for one in node.attr[name].list.type]
 
 
-def inputs_of(function: FunctionDef, node: NodeDef, op: tf.Operation) -> list[Input]:
+def _inputs_of(function: FunctionDef, node: NodeDef, op: tf.Operation) -> list[Input]:
     """What a data set's function is given: state, the parts of elements, what it captured."""
-    state, captured = len(_types(node, "Tstate")), captured_by(node)
+    state, captured = len(_types(node, "Tstate")), _captured_by(node)
     arguments = function.signature.input_arg
     tensors = dict(enumerate(list(op.inputs)[1 : 1 + state]))
     others = list(op.inputs)[1 + state : 1 + state + captured]
@@ -120,7 +120,7 @@ def inputs_of(function: FunctionDef, node: NodeDef, op: tf.Operation) -> list[In
     return inputs
 
 
-def runs_of(node: NodeDef, op: tf.Operation) -> int:
+def _runs_of(node: NodeDef, op: tf.Operation) -> int:
     """How many elements a data set makes at once at most; where it may choose, one a thread."""
     if node.op not in _AT_ONCE:
         return 1
@@ -128,7 +128,7 @@ def runs_of(node: NodeDef, op: tf.Operation) -> int:
     return int(number) if number is not None and number > 0 else devices.lanes()
 
 
-def at_once(body: Body, given: int = 0) -> int:
+def _at_once(body: Body, given: int = 0) -> int:
     """Bytes in use at most while a function runs, and of some that it is given.
 
     Args:
@@ -148,7 +148,7 @@ def at_once(body: Body, given: int = 0) -> int:
                 "each of its turns is not counted; loop over iter(dataset) instead",
                 node.name,
             )
-        inside = sum(one.turns * at_once(one) for one in functions)
+        inside = sum(one.turns * _at_once(one) for one in functions)
         workspace[node.name] = workspace.get(node.name, 0) + inside
     most = most_in_use(body.graph, workspace, granularity=GRAIN, lanes=devices.lanes())
     return sum(sum(node.nbytes) for node in inputs[:given]) + most
@@ -159,7 +159,7 @@ def _keeps(body: Body) -> bool:
     return any(node.op in _LISTING for node in body.graph.nodes) or any(map(_keeps, inner))
 
 
-def held(node: NodeDef, op: tf.Operation) -> int:
+def _held(node: NodeDef, op: tf.Operation) -> int:
     """Bytes of the elements that a data set holds; of those whose size is known."""
     types = _types(node, "output_types", "Toutput_types")
     shapes, element = node.attr["output_shapes"].list.shape, 0
@@ -168,7 +168,7 @@ def held(node: NodeDef, op: tf.Operation) -> int:
         if dims is not None:
             known = prod(dim or 0 for dim in dims)
             element += known * int(tf.as_dtype(one).size)
-    count = runs_of(node, op)
+    count = _runs_of(node, op)
     if node.op in _KEEPING:
         number = tf.get_static_value(op.inputs[1])
         count += max(int(number), 1) if number is not None else 1

@@ -45,18 +45,17 @@ class Limits:
     numbers: Mapping[Value, Span] = field(default_factory=dict)
     sizes: Mapping[Value, tuple[Shape, Shape]] = field(default_factory=dict)
 
-    def opened(self, inputs: Iterable[Input]) -> list[Input]:
+    def opened(self, inputs: Sequence[Input]) -> list[Input]:
         """A graph's inputs, with open dimensions where their sizes differ."""
+        found = [self.sizes.get(Value(placeholder_name(i))) for i in range(len(inputs))]
         return [
-            replace(one, shape=tuple(most if most == least else None for most, least in ends))
-            if (ends := self._axes(number)) is not None
-            else one
-            for number, one in enumerate(inputs)
+            one if ends is None else replace(one, shape=_where_equal(*ends))
+            for one, ends in zip(inputs, found, strict=True)
         ]
 
-    def _axes(self, number: int) -> list[tuple[int, int]] | None:
-        found = self.sizes.get(Value(placeholder_name(number)))
-        return None if found is None else list(zip(*found, strict=True))
+
+def _where_equal(most: Shape, least: Shape) -> tuple[int | None, ...]:
+    return tuple(a if a == b else None for a, b in zip(most, least, strict=True))
 
 
 NO_LIMITS = Limits()
@@ -101,6 +100,12 @@ def ends_of(
     if smallest == greatest:
         return Ends(_one_of(made, like, greatest))
     return Ends(_one_of(made, like, greatest), _one_of(made, like, smallest), source, at)
+
+
+def between_numbers(like: tf.Tensor, most: int, least: int) -> Ends:
+    """The ends of whole numbers each of which lies between two."""
+    found = [tf.fill(tuple(like.shape), tf.constant(one, like.dtype)) for one in (most, least)]
+    return ends_of(like, found)
 
 
 def _one_of(made: Iterable[tf.Tensor], like: tf.Tensor, shape: Shape) -> tf.Tensor | None:

@@ -378,7 +378,7 @@ class Reader:
     ) -> tuple[Body, Reader]:
         graph_def, outputs = body_graph_def(function)
         known = nesting.Known()
-        for given, one in zip(inputs, held, strict=False):
+        for given, one in zip(inputs, held or [None] * len(inputs), strict=True):
             known.add(Value(given.name), one)
         places = {n.name: merged_device(n.device, caller.device) for n in graph_def.node}
         nodes = topological(graph_def.node)
