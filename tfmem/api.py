@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import logging
 import threading
 import time
@@ -21,17 +20,17 @@ import tensorflow as tf
 from tfmem.bridge.calls import fresh
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.forks import check_no_fork
-from tfmem.bridge.rebuild import rebuild
 from tfmem.errors import Error
 from tfmem.functions import failures, rewrite, steps
 from tfmem.functions.decide import canonical, decide
 from tfmem.functions.entry import Entry, Planned
-from tfmem.functions.failures import outlives_host, tells_bugs
+from tfmem.functions.failures import outlives_host
+from tfmem.functions.iterators import OfElements, takes_first
 from tfmem.functions.layouts import RENEWALS, layouts
 from tfmem.functions.placed import Placed, changed, distinct
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
-from tfmem.functions.tracing import captured, name_of, sharing, traced
+from tfmem.functions.tracing import captured, name_of, sharing, suits, traced
 from tfmem.functions.watch import Ended, ended, go_on, tell_of_numbers, watch_of
 from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
@@ -41,7 +40,6 @@ from tfmem.planning.strategy import Strategy
 from tfmem.report.build import explained, report_of
 from tfmem.report.report import Report
 from tfmem.runtime import variables
-from tfmem.runtime.locks import alone
 
 _log = logging.getLogger("tfmem")
 
@@ -164,6 +162,10 @@ def explain(
     return Optimized(function, checked_options(device=device, host=host)).explain(*args, **kwargs)
 
 
+def _steps_of(optimized: Optimized) -> tuple[OfElements, Any]:
+    return optimized._of_elements, optimized.original
+
+
 class Optimized:
     """A function planned for a memory budget, called exactly as the original is.
 
@@ -188,6 +190,7 @@ class Optimized:
         self._lock = threading.RLock()
         self._has_told = False
         self._placed = Placed(self.name, self._forget)
+        self._of_elements = OfElements(options, lambda step: Optimized(step, options))
         functools.update_wrapper(self, self.original.python_function, updated=())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -207,6 +210,7 @@ class Optimized:
         return self._bound[instance]
 
     @outlives_host
+    @takes_first(_steps_of)
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         entry = self._entry(args, kwargs)
         if entry.watch is not None and not tf.inside_function():
@@ -245,12 +249,14 @@ class Optimized:
         self._entries.update({key: instead for key, one in known if one is entry})
 
     @outlives_host
+    @takes_first(_steps_of)
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """The rewritten ConcreteFunction for these arguments; the original's if unchanged."""
         made = self._entry(args, kwargs).rewritten
         return made.function if made else self.original.get_concrete_function(*args, **kwargs)
 
     @outlives_host
+    @takes_first(_steps_of)
     def prepare(self, *args: Any, **kwargs: Any) -> int:
         """Plans and rewrites for these arguments unless that is done; how many plans there are.
 
@@ -263,6 +269,7 @@ class Optimized:
         return len(distinct(self._known))
 
     @outlives_host
+    @takes_first(_steps_of)
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """Plans for these arguments without running a step or placing a variable.
 
@@ -283,6 +290,7 @@ class Optimized:
         return known.plan
 
     @outlives_host
+    @takes_first(_steps_of)
     def report(self, *args: Any, **kwargs: Any) -> Report:
         """What is predicted for these arguments and, after a call with them, what was measured.
 
@@ -292,6 +300,7 @@ class Optimized:
         return report_of(entry or self._planned(args, kwargs))
 
     @outlives_host
+    @takes_first(_steps_of)
     def explain(self, *args: Any, **kwargs: Any) -> Report:
         """What fills the memory of the original, and what budgets would cost; see `explain`."""
         requests = requests_of(self._options)
@@ -302,11 +311,13 @@ class Optimized:
     @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans of the input signatures that it was called with so far."""
-        return tuple(entry.plan for entry in distinct(self._known))
+        others = (plan for step in self._of_elements.steps for plan in step.plans)
+        return *(entry.plan for entry in distinct(self._known)), *others
 
     def reports(self) -> tuple[Report, ...]:
         """A report of each of the plans."""
-        return tuple(map(report_of, distinct(self._known)))
+        others = (report for step in self._of_elements.steps for report in step.reports())
+        return *map(report_of, distinct(self._known)), *others
 
     @property
     def _known(self) -> dict[Hashable, Entry]:
@@ -319,6 +330,8 @@ class Optimized:
         Raises:
           tfmem.Error: it has no room there; nothing has moved.
         """
+        for step in self._of_elements.steps:
+            step.restore_variables()
         with self._lock:
             self._placed.park(self.original, self._entries)
 
@@ -326,22 +339,21 @@ class Optimized:
         check_no_fork()
         key = signature_of(args, kwargs)
         entry = self._entries.get(key)
-        if entry is None or not entry.is_current:
+        if entry is None or not entry.is_current or not suits(entry, self.original, args, kwargs):
             with self._lock:
                 if (found := self._placed.unpark()) is not None:
                     self.original, self._entries = found
                 entry = self._entries.get(key)  # another thread may have made it meanwhile
                 if entry is None or entry.is_stale:
-                    return self._shared(args, kwargs) or self._prepared(args, kwargs)
+                    shared = sharing(self._entries, key, self.original, args, kwargs)
+                    return shared or self._prepared(args, kwargs)
                 if not entry.is_fit:
                     return layouts.renewed(entry, self._entries, self._prepared, args, kwargs)
+                if not suits(entry, self.original, args, kwargs):
+                    self._ended[key] = ended(entry)
+                    with layouts.without(entry.tenants):
+                        return self._prepared(args, kwargs)
         return entry
-
-    def _shared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry | None:
-        found = sharing(tuple(self._entries.values()), self.original, args, kwargs)
-        if found is not None:
-            self._entries[signature_of(args, kwargs)] = found
-        return found
 
     def _prepared(
         self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = (), tries: int = RENEWALS
@@ -350,7 +362,7 @@ class Optimized:
             self._forget()
         entry = self._planned(args, kwargs, planned, settles=True)
         if not entry.plan.is_noop:
-            entry = self._rewritten(entry)
+            entry = rewrite.rewritten(entry, self._placed)
         if not entry.is_fit:  # what is free is not what it was when the plan was made
             return self._prepared(args, kwargs, tries=layouts.tries_left(entry, tries))
         tell_of_numbers(entry, self._entries.values())
@@ -383,18 +395,5 @@ class Optimized:
         original, concrete = traced(self.original, self._options, requests, args, kwargs)
         if original is not self.original:
             self._forget(original)
-        return captured(original, concrete, requests, args, kwargs)
-
-    @tells_bugs
-    @alone
-    def _rewritten(self, entry: Entry) -> Entry:
-        start = time.perf_counter()
-        graph, bodies = rewrite.rewritten_graph(entry), rewrite.rewritten_bodies(entry)
-        with self._placed.restored_after_errors():
-            self._placed.move(rewrite.variables_to_move(entry))
-            entry = entry.here()
-            gc.collect()  # what was traced before holds variables' buffers, and errors arguments
-            rewrite.pin_variables(entry)
-            tenants, rewritten = layouts.move_in(entry), rebuild(entry.captured, graph, bodies)
-        seconds = entry.seconds + time.perf_counter() - start
-        return replace(entry, tenants=tenants, rewritten=rewritten, seconds=seconds)
+        before = self._entries.get(signature_of(args, kwargs))
+        return captured(original, concrete, requests, args, kwargs, before)

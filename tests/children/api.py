@@ -12,6 +12,7 @@ import numpy as np
 
 import tfmem
 from tests.children.host import raised
+from tfmem.functions import rewrite
 from tfmem.graph import device_names
 from tfmem.runtime import host, memory
 
@@ -95,7 +96,7 @@ def beside_updates() -> dict[str, Any]:
     facts: dict[str, Any] = {"added": counts, "counted": counted}
     with (
         tfmem.host_process() as device,
-        mock.patch.object(tfmem.api, "rebuild", side_effect=ValueError("no graph")),
+        mock.patch.object(rewrite, "rebuild", side_effect=ValueError("no graph")),
     ):
         placing = tfmem.optimize(step, host=device, strategy=tfmem.TensorFlowMem())
         facts["said"] = raised(lambda: placing(inputs()))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import tensorflow as tf
@@ -30,7 +30,8 @@ from tfmem.bridge import (
     sums,
 )
 from tfmem.bridge.asked import Ask
-from tfmem.bridge.graphdefs import BODIES, FuncGraph, FunctionDef, GraphDef, NodeDef
+from tfmem.bridge.ends import Limits
+from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import (
     Input,
@@ -51,6 +52,7 @@ from tfmem.bridge.refusals import (
     refuse_unknown,
 )
 from tfmem.bridge.seen import Place, Seen, may_grow
+from tfmem.bridge.sizing import Read, Sizing, computed_first
 from tfmem.graph.bodies import Bodies, Body
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.ops import facts_of
@@ -64,9 +66,6 @@ _SUMMED = {t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.
 
 Count = Callable[[Body], Mapping[Place, int]]
 """Finds the `counts` of `Seen` in a function and in those that it runs."""
-
-_Read = tuple[FuncGraph, Reader, Body]
-"""A function with its sizes, what has read it, and as it was read."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,7 @@ class Captured:
       numbers: as of `Body`.
       copied: of each argument that a GPU's host has and its kernels read a copy of, GPU and bytes.
       passed: the large arguments of the call that it was captured for.
+      sizing: what sizes follow from that arguments decide; None if there are none.
     """
 
     graph: Graph
@@ -133,6 +133,7 @@ class Captured:
     numbers: Mapping[str, int] = field(default_factory=dict)
     copied: tuple[tuple[str, int], ...] = ()
     passed: tuple[Passed, ...] = ()
+    sizing: Sizing | None = None
 
     def holds_for(self, concrete: Any, args: Sequence[tf.Tensor]) -> bool:
         """Whether this is good for a call, flattened, of a ConcreteFunction.
@@ -145,7 +146,9 @@ class Captured:
         if concrete.function_type.parameters != self.signature.function_type.parameters:
             return False
         dimensions = zip(args, self.shapes, strict=True)
-        return all(a <= b for now, then in dimensions for a, b in zip(now.shape, then, strict=True))
+        if any(a > b for now, then in dimensions for a, b in zip(now.shape, then, strict=True)):
+            return False
+        return self.sizing is None or self.sizing.holds_for(args)
 
     def has_moved(self) -> bool:
         """Whether a captured variable has another handle now: it lives elsewhere."""
@@ -179,6 +182,7 @@ def capture(
     known: Mapping[Value, tuple[int, ...]] | None = None,
     ask: Ask | None = None,
     count: Count | None = None,
+    before: Sizing | None = None,
 ) -> Captured:
     """Captures a ConcreteFunction for planning.
 
@@ -190,6 +194,7 @@ def capture(
       known: shapes of values that cannot be inferred (what an iterator yields, for example).
       ask: asks kernels of a GPU whose memory a library decides; without it rules have to do.
       count: counts the elements of lists that grow; without it what is made of these is unknown.
+      before: what a plan was made for that is too small for these arguments.
 
     Raises:
       UnsupportedFunctionError: XLA compiles the function or a part of it, or a size is not known.
@@ -201,19 +206,21 @@ def capture(
     actual = dict(zip((i.name for i in inputs), args or (), strict=False))
     places = {i.name: place_of(i, actual.get(i.name), device) for i in inputs}
     graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device)
-    library = {function.signature.name: function for function in graph_def.library.function}
+    library = {one.signature.name: one for one in graph_def.library.function}
     own = [node for node in nodes if node.name not in places]
     outputs = tuple(graphdefs.parse_value(t.name) for t in concrete.outputs)
 
-    def read(seen: Seen) -> _Read:
-        sized, fixed = import_sized(
-            graph_def, inputs, library, actual, known or {}, concrete.graph, seen=seen
-        )
-        reader = Reader(sized, library, fixed, ask, seen)
+    def read(limits: Limits, seen: Seen) -> Read:
+        told = inputs, library, actual, known or {}, concrete.graph
+        sized, fixed = import_sized(graph_def, *told, seen=seen)
+        reader = Reader(sized, library, fixed, ask, seen, limits)
         given = [_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs]
         return sized, reader, reader.body(given, own, outputs)
 
-    found = _with_seen(read, count, graph_def)
+    def fully_read(limits: Limits) -> Read:
+        return _with_seen(partial(read, limits), count, graph_def)
+
+    found, sizing = computed_first(fully_read, graph_def, inputs, args, before)
     _, reader, body = found
     refuse_unknown(reader.unknown, concrete)
     refuse_pulled(body.graph, reader.workspace, device)
@@ -225,10 +232,11 @@ def capture(
         library=library,
         has_sizes=_have_sizes(args or ()),
         shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
+        sizing=sizing,
     )
 
 
-def _as_read(found: _Read, concrete: Any, inputs: Sequence[Input]) -> Captured:
+def _as_read(found: Read, concrete: Any, inputs: Sequence[Input]) -> Captured:
     """What is known of a function when it has been read."""
     sized, reader, body = found
     variables = {i.name: i.variable for i in inputs if i.variable is not None}
@@ -250,7 +258,7 @@ def _as_read(found: _Read, concrete: Any, inputs: Sequence[Input]) -> Captured:
     )
 
 
-def _with_seen(read: Callable[[Seen], _Read], count: Count | None, graph_def: GraphDef) -> _Read:
+def _with_seen(read: Callable[[Seen], Read], count: Count | None, graph_def: GraphDef) -> Read:
     """A function, read again as long as a reading tells more of its lists and loops.
 
     What follows from one list may decide what another is like; where that has no end, nothing is

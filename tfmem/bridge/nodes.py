@@ -79,7 +79,7 @@ class Reader:
         self._functions = functions
         self._ops = {op.name: op for op in graph.get_operations()}
         self._standing = bounded(graph, functions, seen, limits)
-        self._late = self._standing.late
+        self.late = self._standing.late  # of a tensor
         late = {value: tuple(tensor.shape) for value, tensor in self._standing.most.items()}
         self._known = {**late, **known}
         outputs = {v: self._ops[v.node].outputs[v.index] for v in late}
@@ -118,7 +118,7 @@ class Reader:
             on_host = tuple(i for i in sorted(there) if op.inputs[i].dtype != tf.resource)
             sizes = self._on_gpu(node_def, op, sizes)
         if compiled.is_compiled(node_def):
-            given = list(map(self._late, op.inputs))
+            given = list(map(self.late, op.inputs))
             self.workspace[node_def.name] = compiled.scratch(node_def, given, self._functions)
         if (number := self._standing.number(op)) is not None:
             self.numbers[node_def.name] = number
@@ -216,7 +216,7 @@ class Reader:
         """What a kernel that is asked held; shapes that only it knows are known then."""
         if self._ask is None or not may_be_asked(node_def):
             return None
-        tensors = enumerate(map(self._late, op.inputs))
+        tensors = enumerate(map(self.late, op.inputs))
         constants = {i: c for i, tensor in tensors if (c := constant(tensor))}
         given, made = ([(t.dtype, self._shape(t)) for t in ts] for ts in (op.inputs, op.outputs))
         asked = question(node_def, given, constants, made)
@@ -226,7 +226,7 @@ class Reader:
         return answer
 
     def _shape(self, tensor: tf.Tensor) -> Shape | None:
-        found = full(self._late(tensor).shape)
+        found = full(self.late(tensor).shape)
         return self._known.get(value_of(tensor)) if found is None else found
 
     def _study(self, node_def: NodeDef, op: tf.Operation, answer: Answer | None) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class Reader:
         known = has_flops or node_def.op in shapes.SHARING_OPS or node_def.op in WORKSPACE_OPS
         if not known and answer is None:
             return {}
-        tensors = list(map(self._late, op.inputs))
+        tensors = list(map(self.late, op.inputs))
         constants = {} if has_flops else {i: c for i, t in enumerate(tensors) if (c := constant(t))}
         dtype = op.outputs[0].dtype
         first, *others, made = (
@@ -244,7 +244,7 @@ class Reader:
         call = shapes.Call(
             node_def.op,
             [full(t.shape) for t in tensors],
-            [full(self._late(t).shape) for t in op.outputs],
+            [full(self.late(t).shape) for t in op.outputs],
             _STRING_BYTES if dtype == tf.string else int(dtype.size),
             {key: plain(value) for key, value in node_def.attr.items()},
             constants,
@@ -311,7 +311,7 @@ class Reader:
     def _bodies(self, node_def: NodeDef) -> tuple[Body, ...]:
         """The functions that a While, If, Case or call runs."""
         first = int(node_def.op in BRANCHES)
-        arguments = list(map(self._late, self._ops[node_def.name].inputs))[first:]
+        arguments = list(map(self.late, self._ops[node_def.name].inputs))[first:]
         values, same = self._values(node_def)[first:], unchanging(node_def, self._functions)
         given = list(map(value_of, self._ops[node_def.name].inputs))[first:]
         late = {i for i, value in enumerate(given) if value in self._standing.most}

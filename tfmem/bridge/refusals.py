@@ -26,6 +26,11 @@ _MENDS = {
     ),
     ("UnsortedSegment",): "pass num_segments of Python that is never too small",
     ("RaggedTensorToTensor",): "say how many a row has at most: to_tensor(shape=[None, n, ...])",
+    ("IteratorGetNext", "OptionalGetValue"): (
+        "take the batch by next(iterator) in a straight line, outside of loops, branches and "
+        "functions of the function, the iterator being an argument; or fix the shapes, for example "
+        "with dataset.batch(n, drop_remainder=True)"
+    ),
     ("DenseBincount", "Bincount"): "pass maxlength: tf.math.bincount(numbers, maxlength=n)",
 }
 """What makes outputs of ops known, by how the ops' names begin."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -66,6 +67,17 @@ class Layouts:
             if not others:
                 tenant.walls.clear()
 
+    @contextmanager
+    def without(self, tenants: Iterable[Tenant]) -> Iterator[None]:
+        """Moves plans out for others that take their place; after an error they are there again."""
+        there = tuple(tenants)
+        self.move_out(there)
+        try:
+            yield
+        except BaseException:
+            self._move_back(there)
+            raise
+
     def tries_left(self, entry: Entry, tries: int) -> int:
         """Forgets plans that have no room in the chunks that are free now; they may be made anew.
 
@@ -110,8 +122,7 @@ class Layouts:
             made = make(args, kwargs)
         except BaseException as error:
             entries.update(dict.fromkeys(keys, entry))
-            for tenant in entry.tenants:
-                self._tenants[tenant.device].add(tenant)
+            self._move_back(entry.tenants)
             if not isinstance(error, (BudgetError, HostMemoryError)):
                 raise
             _log.warning("%s: %s (%s)", entry.name, _TOO_LITTLE, error)
@@ -122,6 +133,10 @@ class Layouts:
         counted = replace(go_on(made, ended(entry)), renewals=entry.renewals + 1)
         entries.update({key: counted for key, known in entries.items() if known is made})
         return counted
+
+    def _move_back(self, tenants: Iterable[Tenant]) -> None:
+        for tenant in tenants:
+            self._tenants[tenant.device].add(tenant)
 
     def _moved_in(self, entry: Entry, one: Planned, held: Mapping[str, Any]) -> Tenant | None:
         """A plan in free memory, what stands in for arguments being held there."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
+import time
+from dataclasses import replace
 from typing import Any
 
+from tfmem.bridge.rebuild import rebuild
 from tfmem.functions import pricing
 from tfmem.functions.entry import Entry
+from tfmem.functions.failures import tells_bugs
+from tfmem.functions.layouts import layouts
+from tfmem.functions.placed import Placed
 from tfmem.graph import device_names
 from tfmem.graph.bodies import Bodies, Body
 from tfmem.graph.ir import Graph
@@ -16,9 +23,26 @@ from tfmem.passes.pipeline import Pass, run_passes
 from tfmem.passes.transfer import Route
 from tfmem.plan import Plan
 from tfmem.runtime import variables
+from tfmem.runtime.locks import alone
 from tfmem.simulation.program import program
 
 _log = logging.getLogger("tfmem")
+
+
+@tells_bugs
+@alone
+def rewritten(entry: Entry, placed: Placed) -> Entry:
+    """An entry with its rewritten function, its variables moved; after an error, none have."""
+    start = time.perf_counter()
+    graph, bodies = rewritten_graph(entry), rewritten_bodies(entry)
+    with placed.restored_after_errors():
+        placed.move(variables_to_move(entry))
+        entry = entry.here()
+        gc.collect()  # what was traced before holds variables' buffers, and errors arguments
+        pin_variables(entry)
+        tenants, made = layouts.move_in(entry), rebuild(entry.captured, graph, bodies)
+    seconds = entry.seconds + time.perf_counter() - start
+    return replace(entry, tenants=tenants, rewritten=made, seconds=seconds)
 
 
 def rewritten_graph(entry: Entry) -> Graph:

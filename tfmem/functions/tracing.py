@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, MutableMapping
 from functools import partial
 from typing import Any
 
@@ -67,9 +67,17 @@ def traced(
 
 @tells_bugs
 def captured(
-    original: Any, concrete: Any, requests: tuple[Request, ...], args: Any, kwargs: Any
+    original: Any,
+    concrete: Any,
+    requests: tuple[Request, ...],
+    args: Any,
+    kwargs: Any,
+    before: Entry | None = None,
 ) -> Captured:
-    """A function that was traced for some arguments, with what is known of these."""
+    """A function that was traced for some arguments, with what is known of these.
+
+    Where an entry was there before that is too small, there is room for a little more than these.
+    """
     first = requests[0]
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
     with told(concrete.graph), asking() as ask:
@@ -80,20 +88,44 @@ def captured(
                 args=flat,
                 ask=answering(ask, first.budget),
                 count=lengths,
+                before=before.captured.sizing if before else None,
             )
         )
     return with_passed(found, flat, (args, kwargs))
 
 
-def sharing(known: Sequence[Entry], original: Any, args: Any, kwargs: Any) -> Entry | None:
-    """The entry of the same trace, one with open dimensions, for arguments no smaller."""
-    if not known or any(entry.is_stale for entry in known):
+def sharing(
+    known: MutableMapping[Hashable, Entry], key: Hashable, original: Any, args: Any, kwargs: Any
+) -> Entry | None:
+    """The entry of the same trace, one with open dimensions, for arguments no smaller.
+
+    It is put among those that are known, too.
+
+    Args:
+      known: entries by signature.
+      key: the signature of the call.
+      original: the tf.function.
+      args, kwargs: of the call.
+    """
+    entries = tuple(known.values())
+    if not entries or any(entry.is_stale for entry in entries):
         return None
     with uncopied():
         concrete = original.get_concrete_function(*args, **kwargs)
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
-    fitting = (entry for entry in known if entry.captured.holds_for(concrete, flat))
-    return next((entry for entry in fitting if lie_alike(entry.captured, flat)), None)
+    for entry in entries:
+        if entry.captured.holds_for(concrete, flat) and lie_alike(entry.captured, flat):
+            known[key] = entry
+            return entry
+    return None
+
+
+def suits(entry: Entry, original: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an entry of the same signature is for sizes that are no smaller."""
+    sizing, signature = entry.captured.sizing, entry.captured.signature
+    if sizing is None or signature is None:
+        return True
+    return sizing.holds_for(flat_arguments(signature, *canonical_arguments(original, args, kwargs)))
 
 
 def _without_memory(original: Any, failure: Failure) -> BudgetError:

@@ -142,8 +142,7 @@ def ended(entry: Entry) -> Ended:
 def go_on(made: Entry, before: Ended | None) -> Entry:
     """Lets an entry go on where the one whose place it takes ended; says so if it cannot."""
     if before is not None and before.why_not_anew:
-        told = "%s: planned again, for variables have moved: %s"
-        _log.warning(told, made.name, before.why_not_anew)
+        _log.warning("%s: planned again: %s", made.name, before.why_not_anew)
     elif before is not None and before.watch is not None and made.watch is not None:
         made.watch.follow(before.watch)
     return made
