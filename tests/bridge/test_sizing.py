@@ -96,6 +96,18 @@ def test_a_call_with_more_is_planned_anew_and_one_with_less_is_not() -> None:
     assert plans[0] == plans[1] < plans[2] == plans[3] < plans[4] == plans[5]
 
 
+def test_rows_that_a_model_computes_may_be_fewer_in_the_next_call() -> None:
+    rows, numbers = tf.TensorSpec([None, WIDTH]), tf.TensorSpec([None], tf.int32)
+    step = tf.function(
+        lambda x, i: tf.exp(tf.math.segment_mean(tf.sin(x), i)), input_signature=[rows, numbers]
+    )
+    optimized = tfmem.optimize(step, budget="1GiB")
+    for count in (20, 12, 15):
+        args = ROWS[:count], ids(7)[:count]
+        tf.debugging.assert_equal(optimized(*args), step(*args))
+    assert len(optimized.plans) == 1
+
+
 def test_a_call_that_has_no_room_leaves_the_plan_that_is_there() -> None:
     step = tf.function(lambda x, n: tf.reduce_sum(tf.exp(tf.zeros([n, 1000]) + x)))
     optimized = tfmem.optimize(step, budget="64MiB")

@@ -20,12 +20,12 @@ import tensorflow as tf
 # Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.framework import op_def_registry
 
+from tfmem.bridge.computing import RULES, Part, Wanted, computing, read_by_rule
 from tfmem.bridge.ends import NO_LIMITS, Limits, is_number, is_open
 from tfmem.bridge.graphdefs import FuncGraph, GraphDef, parse_value, value_of
 from tfmem.bridge.inputs import UNSIZED, Input, placeholder_name
 from tfmem.bridge.nodes import Reader
-from tfmem.bridge.shapes import Shape
-from tfmem.bridge.tensors import MAX_CONSTANT, full, whole_numbers
+from tfmem.bridge.tensors import MAX_CONSTANT, whole_numbers
 from tfmem.graph.bodies import LOOPS, Body
 from tfmem.graph.ir import Value
 
@@ -41,26 +41,13 @@ Read = tuple[FuncGraph, Reader, Body]
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What decides a size.
-
-    Attributes:
-      value: of the graph, as its GraphDef names it.
-      is_shape: whether it is the value's shape, as numbers; else the numbers that are the value.
-    """
-
-    value: Value
-    is_shape: bool
-
-
-@dataclass(frozen=True)
 class Sizing:
     """What decides sizes, computed before a step, and the most that it may be.
 
     Attributes:
       most: of each, the numbers; they name what is wanted in the order of the function's outputs.
       known: of the shapes, what inference knows, with None for the rest.
-      function: a tf.function that computes it of some arguments.
+      function: a ConcreteFunction that computes it of some arguments.
       places: of these among the flat arguments of a call.
     """
 
@@ -70,11 +57,13 @@ class Sizing:
     places: tuple[int, ...]
 
     def holds_for(self, args: Sequence[Any]) -> bool:
-        """Whether nothing is more for the flat arguments of a call."""
-        with contextlib.suppress(tf.errors.OpError):  # which the step will raise
-            pairs = zip(self.computed(args), self.most.values(), strict=True)
-            return all(bool(np.all(now <= most)) for now, most in pairs)
-        return True
+        """Whether nothing is more for the flat arguments of a call.
+
+        Raises:
+          tf.errors.OpError: as the step would, of numbers that it cannot take.
+        """
+        pairs = zip(self.computed(args), self.most.values(), strict=True)
+        return all(bool(np.all(now <= most)) for now, most in pairs)
 
     def computed(self, args: Sequence[Any]) -> list[np.ndarray]:
         """What it is for the flat arguments of a call."""
@@ -122,7 +111,7 @@ def computed_first(
         graph, reader, _ = found
         if not reader.unknown or not made.wants(graph, reader):
             break
-        sizing = made.sizing(graph, reader, before)
+        sizing = made.sizing(graph, before)
         found = read(sizing.limits(names))
     return found, sizing
 
@@ -147,7 +136,7 @@ class _Maker:
         for value in (one for one, _ in reader.unknown if one.node in self._nodes):
             op = graph.get_operation_by_name(value.node)
             ways = [self._numbers, self._shapes]
-            if not all(map(_is_small, op.inputs)):
+            if op.type in RULES or not all(map(_is_small, op.inputs)):
                 ways.reverse()
             for way in ways[self._tried.get(value, 0) :]:
                 self._tried[value] = self._tried.get(value, 0) + 1
@@ -165,19 +154,19 @@ class _Maker:
     def _shapes(self, op: tf.Operation, graph: FuncGraph, reader: Reader) -> list[Wanted]:
         """The shapes of what an op gives, if it can be run without what arguments do not decide.
 
-        What a loop gives tells nothing of the sizes within it, which may change with each turn.
+        What a loop gives tells nothing of the sizes within it, which may change with each turn, and
+        what is made of a list nothing of what the list held before.
         """
-        if op.op_def.is_stateful or op.type in LOOPS:
+        is_of_list = any(tensor.dtype in UNSIZED for tensor in op.inputs)
+        if op.op_def.is_stateful or op.type in LOOPS or is_of_list:
             return []
-        for tensor in op.inputs:
-            is_plain = self._is_plain(self._named(value_of(tensor)).node)
-            may_be_zero = tensor.dtype.is_floating and full(reader.late(tensor).shape) is not None
-            if not is_plain and not may_be_zero:
-                return []
         outputs = enumerate(op.outputs)
         found = [Wanted(Value(op.name, i), is_shape=True) for i, t in outputs if is_open(t)]
-        with contextlib.suppress(ValueError, tf.errors.OpError):  # of rows of nothing, perhaps
-            self._computed(found, graph, reader)
+        are_plain = all(self._is_plain(v.node) for one in found for v in self._needed(one))
+        if not are_plain or any(op.outputs[one.value.index].shape.rank is None for one in found):
+            return []
+        with contextlib.suppress(tf.errors.OpError):
+            self._computed(found, graph)
             return found
         return []
 
@@ -199,65 +188,66 @@ class _Maker:
                 self._plain[name] = is_free and all(map(self._is_plain, sources))
         return self._plain[name]
 
-    def sizing(self, graph: FuncGraph, reader: Reader, before: Sizing | None) -> Sizing:
+    def _needed(self, wanted: Wanted) -> list[Value]:
+        """The values that something wanted is computed of: itself, or what a rule reads."""
+        node = self._nodes.get(wanted.value.node)
+        if node is None or node.op not in RULES or self._is_plain(node.name):
+            return [wanted.value]
+        sources = [parse_value(text) for text in node.input if text[0] != "^"]
+        return [sources[i] for i in read_by_rule(node.op, len(sources))]
+
+    def sizing(self, graph: FuncGraph, before: Sizing | None) -> Sizing:
         """What is wanted, computed of the arguments."""
         wanted = list(dict.fromkeys(one for way in self._wanted.values() for one in way))
-        made = self._computed(wanted, graph, reader)
+        made = self._computed(wanted, graph)
         return replace(made, most=_grown(made.most, before.most)) if before else made
 
-    def _computed(self, wanted: Sequence[Wanted], graph: FuncGraph, reader: Reader) -> Sizing:
+    def _computed(self, wanted: Sequence[Wanted], graph: FuncGraph) -> Sizing:
         """Some of what is wanted, computed of the arguments."""
-        known = {
-            one: tuple(graph.get_tensor_by_name(str(one.value)).shape)
-            for one in wanted
-            if one.is_shape
-        }
-        names = self._ancestors([one.value.node for one in wanted])
+        shapes = (
+            graph.get_tensor_by_name(str(w.value)).shape if w.is_shape else () for w in wanted
+        )
+        known = {w: tuple(shape) for w, shape in zip(wanted, shapes, strict=True)}
+        needed = {one: self._needed(one) for one in wanted}
+        names = self._ancestors({value.node for values in needed.values() for value in values})
         given = sorted(names & self._places.keys(), key=self._places.__getitem__)
-        fixed = {n: self._inputs[n].external for n in names & self._inputs.keys() - set(given)}
-        nodes, zeros = self._nodes_of(names - self._inputs.keys(), graph, reader, known)
-        function = _computing(nodes, wanted, given, fixed, zeros)
         items = [self._inputs[name] for name in given]
+        function = computing(
+            self._nodes_of(names - self._inputs.keys()),
+            [Part(w, needed[w], self._nodes.get(w.value.node), len(known[w])) for w in wanted],
+            given,
+            {n: self._inputs[n].external for n in names & self._inputs.keys() - set(given)},
+        )
         specs = [tf.TensorSpec(item.shape, item.dtype) for item in items]
         places = tuple(self._places[name] for name in given)
-        made = Sizing({}, known, tf.function(function, input_signature=specs), places)
+        made = Sizing({}, known, _concrete(function, specs), places)
         return replace(made, most=dict(zip(wanted, made.computed(self._args), strict=True)))
 
     def _ancestors(self, names: Iterable[str]) -> set[str]:
-        """Nodes and inputs that some nodes follow from, as far as arguments decide them."""
+        """Nodes and inputs that some nodes, of which arguments decide all, follow from."""
         found, todo = set(names), list(names)
         while todo:
             node = self._nodes.get(todo.pop())
-            for text in node.input if node else ():
-                name = parse_value(text).node if text[0] != "^" else ""
-                if name and name not in found and self._is_plain(name):
-                    found.add(name)
-                    todo.append(name)
+            sources = [parse_value(t).node for t in node.input if t[0] != "^"] if node else []
+            todo += (name for name in sources if name not in found)
+            found.update(sources)
         return found
 
-    def _nodes_of(
-        self, names: Iterable[str], graph: FuncGraph, reader: Reader, shapes: Iterable[Wanted]
-    ) -> tuple[GraphDef, dict[str, tuple[Shape, tf.DType]]]:
-        """Nodes as they are run by themselves, and shapes and types of zeros that they read.
-
-        Where arguments do not decide what a node reads whose shape is wanted, it reads as many rows
-        of nothing.
-        """
-        result, zeros = type(self._graph_def)(library=self._graph_def.library), {}
+    def _nodes_of(self, names: Iterable[str]) -> GraphDef:
+        """Nodes as they are run by themselves."""
+        result = type(self._graph_def)(library=self._graph_def.library)
         result.versions.CopyFrom(self._graph_def.versions)
-        roots = {one.value.node for one in shapes}
         for name in names:
             node = result.node.add()
             node.CopyFrom(self._nodes[name])
             node.device = ""
             node.attr.pop("_class", None)
             node.input[:] = [text for text in node.input if text[0] != "^"]
-            for i, text in enumerate(node.input if name in roots else ()):
-                if not self._is_plain(parse_value(text).node):
-                    tensor = reader.late(graph.get_operation_by_name(name).inputs[i])
-                    node.input[i] = stand_in = f"tfmem_zeros/{name}/{i}"
-                    zeros[stand_in] = _rows_of_nothing(tensor), tensor.dtype
-        return result, zeros
+        return result
+
+
+def _concrete(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
+    return tf.function(function, input_signature=specs).get_concrete_function()
 
 
 def _grown(
@@ -270,43 +260,6 @@ def _grown(
         larger = np.ceil(sizes * _GROWTH).astype(sizes.dtype)
         found[one] = np.where(sizes > known, larger, known)
     return found
-
-
-def _rows_of_nothing(tensor: tf.Tensor) -> Shape:
-    return tuple(size if i == 0 else 0 for i, size in enumerate(tensor.shape))
-
-
-def _computing(
-    nodes: GraphDef,
-    wanted: Sequence[Wanted],
-    given: Sequence[str],
-    fixed: Mapping[str, tf.Tensor],
-    zeros: Mapping[str, tuple[Shape, tf.DType]],
-) -> Callable[..., list[tf.Tensor]]:
-    """A function that computes what is wanted on the CPU.
-
-    Args:
-      nodes: that it runs.
-      wanted: what it returns.
-      given: names of what it is given.
-      fixed: tensors, by name.
-      zeros: tensors of zeros, by name.
-    """
-
-    def compute(*args: tf.Tensor) -> list[tf.Tensor]:
-        with tf.device("CPU:0"):
-            named = {**fixed, **dict(zip(given, args, strict=True))}
-            named |= {name: tf.zeros(*one) for name, one in zeros.items()}
-            tensors = {f"{name}:0": tensor for name, tensor in named.items()}
-            made = [str(one.value) for one in wanted if str(one.value) not in tensors]
-            found = tf.graph_util.import_graph_def(nodes, tensors, made, name="computed")
-            tensors |= dict(zip(made, found, strict=True))
-            outputs = [tensors[str(one.value)] for one in wanted]
-            pairs = zip(wanted, outputs, strict=True)
-            return [tf.shape(t, tf.int64) if w.is_shape else tf.identity(t) for w, t in pairs]
-
-    as_it_is: Callable[..., list[tf.Tensor]] = tf.autograph.experimental.do_not_convert(compute)
-    return as_it_is
 
 
 def _is_small(tensor: tf.Tensor) -> bool:
