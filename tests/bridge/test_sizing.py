@@ -120,6 +120,15 @@ def test_a_call_that_has_no_room_leaves_the_plan_that_is_there() -> None:
     assert float(optimized(1.0, few)) == float(step(1.0, few))
 
 
+def test_what_is_called_in_a_function_has_no_numbers_yet() -> None:
+    optimized = tfmem.optimize(lambda x, i: tf.exp(tf.math.segment_mean(x, i)), budget="1GiB")
+    outer = tf.function(lambda x, i: optimized(x, i), autograph=False)
+    for _ in range(2):
+        with pytest.raises(tfmem.UnsupportedFunctionError, match="the size of SegmentMean"):
+            outer(ROWS, ids(4))
+        assert optimized(ROWS, ids(4)).shape == (4, WIDTH)
+
+
 def test_an_error_of_the_numbers_is_that_of_the_step() -> None:
     step = tf.function(lambda x, i: tf.exp(tf.math.segment_mean(x, i)))
     optimized = tfmem.optimize(step, budget="1GiB")

@@ -57,11 +57,13 @@ class Sizing:
     places: tuple[int, ...]
 
     def holds_for(self, args: Sequence[Any]) -> bool:
-        """Whether nothing is more for the flat arguments of a call.
+        """Whether nothing is more for the flat arguments of a call; in a function, nobody knows.
 
         Raises:
           tf.errors.OpError: as the step would, of numbers that it cannot take.
         """
+        if any(map(tf.is_symbolic_tensor, args)):
+            return False
         pairs = zip(self.computed(args), self.most.values(), strict=True)
         return all(bool(np.all(now <= most)) for now, most in pairs)
 
@@ -107,7 +109,8 @@ def computed_first(
     found, sizing = read(NO_LIMITS), None
     made = _Maker(graph_def, inputs, args or ())
     names = {Value(one.name): Value(placeholder_name(i)) for i, one in enumerate(inputs)}
-    for _ in range(_MOST_ROUNDS if args else 0):
+    are_there = bool(args) and not any(map(tf.is_symbolic_tensor, args or ()))
+    for _ in range(_MOST_ROUNDS if are_there else 0):
         graph, reader, _ = found
         if not reader.unknown or not made.wants(graph, reader):
             break
