@@ -123,9 +123,12 @@ def test_a_call_that_has_no_room_leaves_the_plan_that_is_there() -> None:
 def test_what_is_called_in_a_function_has_no_numbers_yet() -> None:
     optimized = tfmem.optimize(lambda x, i: tf.exp(tf.math.segment_mean(x, i)), budget="1GiB")
     outer = tf.function(lambda x, i: optimized(x, i), autograph=False)
+    captured = tf.function(lambda: optimized(ROWS, ids(4)), autograph=False)
     for _ in range(2):
         with pytest.raises(tfmem.UnsupportedFunctionError, match="the size of SegmentMean"):
             outer(ROWS, ids(4))
+        with pytest.raises(tfmem.UnsupportedFunctionError, match="the size of SegmentMean"):
+            captured()
         assert optimized(ROWS, ids(4)).shape == (4, WIDTH)
 
 

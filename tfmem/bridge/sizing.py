@@ -20,6 +20,7 @@ import tensorflow as tf
 # Private part of TensorFlow; seen to work with `report.doctor.TESTED`.
 from tensorflow.python.framework import op_def_registry
 
+from tfmem.bridge.calls import is_traced
 from tfmem.bridge.computing import RULES, Part, Wanted, computing, read_by_rule
 from tfmem.bridge.ends import NO_LIMITS, Limits, is_number, is_open
 from tfmem.bridge.graphdefs import FuncGraph, GraphDef, parse_value, value_of
@@ -57,12 +58,12 @@ class Sizing:
     places: tuple[int, ...]
 
     def holds_for(self, args: Sequence[Any]) -> bool:
-        """Whether nothing is more for the flat arguments of a call; in a function, nobody knows.
+        """Whether nothing is more for the flat arguments of a call; traced, it is not known.
 
         Raises:
           tf.errors.OpError: as the step would, of numbers that it cannot take.
         """
-        if any(map(tf.is_symbolic_tensor, args)):
+        if is_traced():
             return False
         pairs = zip(self.computed(args), self.most.values(), strict=True)
         return all(bool(np.all(now <= most)) for now, most in pairs)
@@ -107,10 +108,11 @@ def computed_first(
       before: what a plan was made for that is too small.
     """
     found, sizing = read(NO_LIMITS), None
-    made = _Maker(graph_def, inputs, args or ())
+    if not found[1].unknown or not args or is_traced():
+        return found, None
+    made = _Maker(graph_def, inputs, args)
     names = {Value(one.name): Value(placeholder_name(i)) for i, one in enumerate(inputs)}
-    are_there = bool(args) and not any(map(tf.is_symbolic_tensor, args or ()))
-    for _ in range(_MOST_ROUNDS if are_there else 0):
+    for _ in range(_MOST_ROUNDS):
         graph, reader, _ = found
         if not reader.unknown or not made.wants(graph, reader):
             break
