@@ -91,12 +91,6 @@ class Parts:
     specs: tuple[Any, ...]
 
 
-def has_open_iterators(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether some arguments are iterators whose elements are tensors, some of open sizes."""
-    flat = tf.nest.flatten((args, kwargs))
-    return any(_is_iterator(item) and not _is_sized(item) for item in flat)
-
-
 def _is_iterator(item: Any) -> bool:
     """Whether something is an iterator whose elements are tensors."""
     if not isinstance(item, tf.data.Iterator):
@@ -110,12 +104,15 @@ def _is_sized(iterator: Any) -> bool:
 
 
 def parts_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Parts | None:
-    """The arguments of a call; None if one is neither a tensor nor the same in each call.
+    """The arguments of a call; None if there is no iterator whose elements have open sizes.
 
-    Nor are they told apart if an iterator is there twice: which takes first is not known.
+    Nor are they taken apart if one is neither a tensor nor the same in each call, or if an iterator
+    is there twice: which takes first is not known.
     """
     flat = tf.nest.flatten((args, kwargs))
     iterators = [i for i, item in enumerate(flat) if _is_iterator(item)]
+    if all(_is_sized(flat[i]) for i in iterators):
+        return None
     tensors = [i for i, item in enumerate(flat) if isinstance(item, _TENSORS)]
     rest = [None if i in {*iterators, *tensors} else item for i, item in enumerate(flat)]
     is_any_twice = len({id(flat[i]) for i in iterators}) < len(iterators)

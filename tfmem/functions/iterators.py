@@ -136,9 +136,7 @@ class OfElements:
           args: positional arguments.
           kwargs: keyword arguments.
         """
-        if not handed.has_open_iterators(args, kwargs) or is_traced():
-            return None
-        parts = handed.parts_of(args, kwargs)
+        parts = None if is_traced() else handed.parts_of(args, kwargs)
         if parts is None:
             return None
         key = signature_of(args, dict(kwargs))

@@ -75,7 +75,8 @@ class Layouts:
         try:
             yield
         except BaseException:
-            self._move_back(there)
+            for tenant in there:
+                self._tenants[tenant.device].add(tenant)
             raise
 
     def tries_left(self, entry: Entry, tries: int) -> int:
@@ -113,16 +114,15 @@ class Layouts:
         keys = [key for key, known in entries.items() if known is entry]
         for key in keys:
             del entries[key]
-        self.move_out(entry.tenants)
         try:
-            if entry.renewals >= RENEWALS:
-                raise BudgetError("it was planned again before")
-            if why_not := why_not_anew(entry):
-                raise BudgetError(why_not)
-            made = make(args, kwargs)
+            with self.without(entry.tenants):
+                if entry.renewals >= RENEWALS:
+                    raise BudgetError("it was planned again before")
+                if why_not := why_not_anew(entry):
+                    raise BudgetError(why_not)
+                made = make(args, kwargs)
         except BaseException as error:
             entries.update(dict.fromkeys(keys, entry))
-            self._move_back(entry.tenants)
             if not isinstance(error, (BudgetError, HostMemoryError)):
                 raise
             _log.warning("%s: %s (%s)", entry.name, _TOO_LITTLE, error)
@@ -133,10 +133,6 @@ class Layouts:
         counted = replace(go_on(made, ended(entry)), renewals=entry.renewals + 1)
         entries.update({key: counted for key, known in entries.items() if known is made})
         return counted
-
-    def _move_back(self, tenants: Iterable[Tenant]) -> None:
-        for tenant in tenants:
-            self._tenants[tenant.device].add(tenant)
 
     def _moved_in(self, entry: Entry, one: Planned, held: Mapping[str, Any]) -> Tenant | None:
         """A plan in free memory, what stands in for arguments being held there."""
