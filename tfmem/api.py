@@ -20,9 +20,10 @@ import tensorflow as tf
 from tfmem.bridge.calls import fresh
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.forks import check_no_fork
-from tfmem.errors import Error
+from tfmem.bridge.room import GROWTHS
+from tfmem.errors import BudgetError, Error, HostMemoryError
 from tfmem.functions import failures, rewrite, steps
-from tfmem.functions.decide import canonical, decide
+from tfmem.functions.decide import entry_of
 from tfmem.functions.entry import Entry, Planned
 from tfmem.functions.failures import outlives_host
 from tfmem.functions.iterators import OfElements, takes_first
@@ -31,7 +32,7 @@ from tfmem.functions.placed import Placed, changed, distinct
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
 from tfmem.functions.tracing import captured, name_of, sharing, suits, traced
-from tfmem.functions.watch import Ended, ended, go_on, tell_of_numbers, watch_of
+from tfmem.functions.watch import Ended, ended, go_on, tell_of_numbers
 from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
 from tfmem.plan import Plan
@@ -170,9 +171,8 @@ class Optimized:
     """A function planned for a memory budget, called exactly as the original is.
 
     Polymorphic as a tf.function is: one plan for each input signature; where a trace has open
-    dimensions (`input_signature` with None), one for all arguments no larger than those planned for
-    first. Under a `tf.GradientTape` that wants its gradient, the original runs, for the rewritten
-    graph has none.
+    dimensions (`input_signature` with None), one for all arguments that are no larger. Under a
+    `tf.GradientTape` that wants its gradient, the original runs: the rewritten graph has none.
 
     Attributes:
       original: the original tf.function; another one, traced anew, once variables have moved.
@@ -188,7 +188,7 @@ class Optimized:
         self._accepted: dict[Hashable, tuple[Planned, ...]] = {}
         self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
-        self._has_told = False
+        self._has_told, self._growths = False, GROWTHS
         self._placed = Placed(self.name, self._forget)
         self._of_elements = OfElements(options, lambda step: Optimized(step, options))
         functools.update_wrapper(self, self.original.python_function, updated=())
@@ -381,19 +381,20 @@ class Optimized:
         self, args: Any, kwargs: Any, planned: tuple[Planned, ...] = (), settles: bool = False
     ) -> Entry:
         """What is decided, or was before for the same graph; variables settle before a step."""
-        start, tracing = time.perf_counter(), None
-        requests, key = requests_of(self._options), signature_of(args, kwargs)
-        found = self._capture(requests, args, kwargs)
-        if not planned or planned[0].graph != canonical(found.graph):
-            known = self._accepted.pop(key, ()), settles, self._entries.get(key)
-            planned, tracing = decide(found, requests, self._options, *known)
-        seconds = time.perf_counter() - start
-        watch = watch_of(found, planned, tracing, self._options)
-        return Entry(self.name, found, planned, seconds, variables.moves(), watch=watch)
+        start, requests = time.perf_counter(), requests_of(self._options)
+        found, key = self._capture(requests, args, kwargs), signature_of(args, kwargs)
+        known = self._accepted.pop(key, ()), settles, self._entries.get(key)
+        try:
+            return entry_of(self.name, found, start, requests, self._options, planned, *known)
+        except (BudgetError, HostMemoryError):
+            if not found.has_room:
+                raise
+            self._growths = self._growths[1:]
+            return self._planned(args, kwargs, planned, settles)
 
     def _capture(self, requests: tuple[Request, ...], args: Any, kwargs: Any) -> Captured:
         original, concrete = traced(self.original, self._options, requests, args, kwargs)
         if original is not self.original:
             self._forget(original)
-        before = self._entries.get(signature_of(args, kwargs))
-        return captured(original, concrete, requests, args, kwargs, before)
+        before = self._entries, signature_of(args, kwargs), self._growths[0]
+        return captured(original, concrete, requests, args, kwargs, *before)

@@ -46,7 +46,7 @@ def test_what_a_function_has_elsewhere_is_not_its_own_here(
     """Such as a batch on another GPU, or a variable on the host that is passed as an argument."""
     here, there = (f"/job:localhost/replica:0/task:0/device:GPU:{number}" for number in (0, 1))
     nodes = [Node("x", ARG, nbytes=(2**20,), device=here), Node("w", ARG, nbytes=(2**19,))]
-    captured = SimpleNamespace(variables={}, graph=Graph(tuple(nodes), ()))
+    captured = SimpleNamespace(variables={}, graph=Graph(tuple(nodes), ()), passed=())
     monkeypatch.setattr(resolve.memory, "memory_info", lambda _: (2**22, 2**22))
     beside = [
         resolve.bytes_beside(captured, Request(budget=GIB, device=one))  # type: ignore[arg-type]

@@ -35,6 +35,7 @@ from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import (
     Input,
+    OpenShape,
     Passed,
     as_shape,
     dtypes_of,
@@ -51,6 +52,7 @@ from tfmem.bridge.refusals import (
     refuse_pulled,
     refuse_unknown,
 )
+from tfmem.bridge.room import NO_ROOM, Before, are_equal, are_within, have_sizes
 from tfmem.bridge.seen import Place, Seen, may_grow
 from tfmem.bridge.sizing import Read, Sizing, computed_first
 from tfmem.graph.bodies import Bodies, Body
@@ -105,6 +107,8 @@ class Captured:
       handles: each captured variable's handle when it was captured.
       has_sizes: whether all arguments have one.
       shapes: of the arguments, which the sizes hold for.
+      has_room: whether these, or what follows from arguments, may be more than in the call that it
+        was captured for.
       workspace: bytes that kernels hold only while they run.
       buffers: the same of kernels that hold several buffers, as in `Costs`.
       numbers: as of `Body`.
@@ -129,7 +133,8 @@ class Captured:
     bounds: Mapping[Value, tuple[int, ...]] = field(default_factory=dict)
     handles: Mapping[str, weakref.ref[Any]] = field(default_factory=dict)
     has_sizes: bool = False
-    shapes: tuple[tuple[int, ...], ...] = ()
+    shapes: tuple[OpenShape | None, ...] = ()
+    has_room: bool = False
     numbers: Mapping[str, int] = field(default_factory=dict)
     copied: tuple[tuple[str, int], ...] = ()
     passed: tuple[Passed, ...] = ()
@@ -141,14 +146,16 @@ class Captured:
         It is for what was traced for the same, if no dimension of an argument is larger: where
         variables have moved, what was traced before is traced anew.
         """
-        if self.signature is None or not (self.has_sizes and _have_sizes(args)):
-            return False
-        if concrete.function_type.parameters != self.signature.function_type.parameters:
-            return False
-        dimensions = zip(args, self.shapes, strict=True)
-        if any(a > b for now, then in dimensions for a, b in zip(now.shape, then, strict=True)):
+        if not (self.is_of(concrete) and have_sizes(args) and are_within(args, self.shapes)):
             return False
         return self.sizing is None or self.sizing.holds_for(args)
+
+    def is_of(self, concrete: Any) -> bool:
+        """Whether it was captured, with sizes, for a trace like that of a ConcreteFunction."""
+        if self.signature is None or not self.has_sizes:
+            return False
+        parameters = self.signature.function_type.parameters
+        return bool(concrete.function_type.parameters == parameters)
 
     def has_moved(self) -> bool:
         """Whether a captured variable has another handle now: it lives elsewhere."""
@@ -170,10 +177,6 @@ class Captured:
         return {**self.sources, **named}
 
 
-def _have_sizes(args: Iterable[tf.Tensor]) -> bool:
-    return all(a.dtype != tf.resource and a.shape.is_fully_defined() for a in args)
-
-
 def capture(
     concrete: Any,
     *,
@@ -182,7 +185,7 @@ def capture(
     known: Mapping[Value, tuple[int, ...]] | None = None,
     ask: Ask | None = None,
     count: Count | None = None,
-    before: Sizing | None = None,
+    before: Before = NO_ROOM,
 ) -> Captured:
     """Captures a ConcreteFunction for planning.
 
@@ -194,7 +197,7 @@ def capture(
       known: shapes of values that cannot be inferred (what an iterator yields, for example).
       ask: asks kernels of a GPU whose memory a library decides; without it rules have to do.
       count: counts the elements of lists that grow; without it what is made of these is unknown.
-      before: what a plan was made for that is too small for these arguments.
+      before: what plans of the same trace were made for; without it sizes are those of `args`.
 
     Raises:
       UnsupportedFunctionError: XLA compiles the function or a part of it, or a size is not known.
@@ -204,6 +207,7 @@ def capture(
     device = devices.full_name(device)
     inputs = inputs_of(concrete)
     actual = dict(zip((i.name for i in inputs), args or (), strict=False))
+    shapes = dict(zip(actual, before.shapes_for(args or ()), strict=True))
     places = {i.name: place_of(i, actual.get(i.name), device) for i in inputs}
     graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device)
     library = {one.signature.name: one for one in graph_def.library.function}
@@ -211,10 +215,11 @@ def capture(
     outputs = tuple(graphdefs.parse_value(t.name) for t in concrete.outputs)
 
     def read(limits: Limits, seen: Seen) -> Read:
-        told = inputs, library, actual, known or {}, concrete.graph
+        told = inputs, library, shapes, known or {}, concrete.graph
         sized, fixed = import_sized(graph_def, *told, seen=seen)
         reader = Reader(sized, library, fixed, ask, seen, limits)
-        given = [_input_node(i, actual.get(i.name), places[i.name], reader) for i in inputs]
+        about = [(i, actual.get(i.name), shapes.get(i.name), places[i.name]) for i in inputs]
+        given = [_input_node(*one, reader) for one in about]
         return sized, reader, reader.body(given, own, outputs)
 
     def fully_read(limits: Limits) -> Read:
@@ -230,8 +235,9 @@ def capture(
         control_outputs=tuple(sorted(_with_effects(body.graph, must_run))),
         node_defs={node.name: graphdefs.bare(node) for node in own},
         library=library,
-        has_sizes=_have_sizes(args or ()),
-        shapes=tuple(tuple(a.shape) for a in args or () if a.shape.is_fully_defined()),
+        has_sizes=have_sizes(args or ()),
+        shapes=tuple(shapes.values()),
+        has_room=not are_equal(args or (), shapes.values()) or bool(sizing and sizing.has_room),
         sizing=sizing,
     )
 
@@ -318,7 +324,10 @@ def _with_effects(graph: Graph, names: Iterable[str]) -> set[str]:
 # Nodes of inputs, and what callers see.
 
 
-def _input_node(item: Input, actual: Any, place: str, reader: Reader) -> Node:
+def _input_node(
+    item: Input, actual: Any, passed: OpenShape | None, place: str, reader: Reader
+) -> Node:
+    """The node of an input: the tensor that is passed for it, its shape in the plan, its device."""
     tensor = tensor_of(item, actual)
     if is_variable(item):
         held = item.handle.shape_and_type[0]
@@ -326,7 +335,7 @@ def _input_node(item: Input, actual: Any, place: str, reader: Reader) -> Node:
         if (shape is None or None in shape) and hasattr(tensor, "numpy"):
             shape = tuple(int(n) for n in tf.raw_ops.VariableShape(input=tensor))
     else:
-        shape = as_shape(getattr(tensor, "shape", None))
+        shape = passed or as_shape(getattr(tensor, "shape", None))
         dtype = item.dtype
         if shape is None or None in shape:
             shape = item.shape

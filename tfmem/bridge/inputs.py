@@ -17,6 +17,9 @@ from tfmem.bridge.graphdefs import FuncGraph, GraphDef
 UNSIZED = (tf.resource, tf.variant)
 """Types of values that refer to something: their own size is none."""
 
+OpenShape = tuple[int | None, ...]
+"""A shape, with None for each dimension that is open."""
+
 
 @dataclass(frozen=True)
 class Input:
@@ -35,7 +38,7 @@ class Input:
     name: str
     dtype: tf.DType
     handle: Any
-    shape: tuple[int | None, ...] | None
+    shape: OpenShape | None
     variable: tf.Variable | None = None
     external: Any = None
     value: Any = None
@@ -48,9 +51,10 @@ class Passed:
     Attributes:
       name: of its node.
       device: in whose memory it is to be.
-      nbytes: of it.
+      nbytes: of it in the plan.
       tensor: what the caller passed, as long as he holds it; None if it was no tensor.
       is_there: whether it is in that memory.
+      spare: bytes by which it is smaller than in the plan.
     """
 
     name: str
@@ -58,6 +62,7 @@ class Passed:
     nbytes: int
     tensor: weakref.ref[Any] | None
     is_there: bool
+    spare: int = 0
 
 
 def is_variable(item: Input) -> bool:
@@ -81,7 +86,7 @@ def _is_open(variable: Input) -> bool:
     return not shape.is_fully_defined()
 
 
-def as_shape(shape: tf.TensorShape | None) -> tuple[int | None, ...] | None:
+def as_shape(shape: tf.TensorShape | None) -> OpenShape | None:
     """A shape as a tuple, with None for an open dimension; None for an open rank."""
     return None if shape is None or shape.rank is None else tuple(shape)
 

@@ -26,13 +26,10 @@ from tfmem.bridge.ends import NO_LIMITS, Limits, is_number, is_open
 from tfmem.bridge.graphdefs import FuncGraph, GraphDef, parse_value, value_of
 from tfmem.bridge.inputs import UNSIZED, Input, placeholder_name
 from tfmem.bridge.nodes import Reader
+from tfmem.bridge.room import Before, filled
 from tfmem.bridge.tensors import MAX_CONSTANT, whole_numbers
 from tfmem.graph.bodies import LOOPS, Body
 from tfmem.graph.ir import Value
-
-_GROWTH = 1.25
-"""How much more than its call needs a plan is made for that takes the place of one which was too
-small. More leaves memory unused, less plans more often where sizes rise."""
 
 _MOST_ROUNDS = 8
 """How often a graph is read again with what was computed: some sizes decide others."""
@@ -50,12 +47,14 @@ class Sizing:
       known: of the shapes, what inference knows, with None for the rest.
       function: a ConcreteFunction that computes it of some arguments.
       places: of these among the flat arguments of a call.
+      has_room: whether a call may have more than that which it was made for.
     """
 
     most: Mapping[Wanted, np.ndarray]
     known: Mapping[Wanted, tuple[int | None, ...]]
     function: Any
     places: tuple[int, ...]
+    has_room: bool = False
 
     def holds_for(self, args: Sequence[Any]) -> bool:
         """Whether nothing is more for the flat arguments of a call; traced, it is not known.
@@ -66,7 +65,7 @@ class Sizing:
         if is_traced():
             return False
         pairs = zip(self.computed(args), self.most.values(), strict=True)
-        return all(bool(np.all(now <= most)) for now, most in pairs)
+        return all(_is_within(now, most) for now, most in pairs)
 
     def computed(self, args: Sequence[Any]) -> list[np.ndarray]:
         """What it is for the flat arguments of a call."""
@@ -96,7 +95,7 @@ def computed_first(
     graph_def: GraphDef,
     inputs: Sequence[Input],
     args: Sequence[Any] | None,
-    before: Sizing | None = None,
+    before: Before,
 ) -> tuple[Read, Sizing | None]:
     """A function, read with what arguments decide where sizes are not known otherwise.
 
@@ -105,7 +104,7 @@ def computed_first(
       graph_def: its nodes.
       inputs: of it, arguments first.
       args: flat arguments of the call.
-      before: what a plan was made for that is too small.
+      before: what plans were made for before.
     """
     found, sizing = read(NO_LIMITS), None
     if not found[1].unknown or not args or is_traced():
@@ -128,6 +127,7 @@ class _Maker:
         self._inputs = {item.name: item for item in inputs}
         self._places = {item.name: i for i, item in enumerate(inputs[: len(args)])}
         self._by_placeholder = {placeholder_name(i): one.name for i, one in enumerate(inputs)}
+        self._placeholders = {name: one for one, name in self._by_placeholder.items()}
         self._wanted: dict[Value, list[Wanted]] = {}  # by the value of unknown size
         self._tried: dict[Value, int] = {}
         self._plain: dict[str, bool] = {}
@@ -179,6 +179,11 @@ class _Maker:
         """A value of the graph with sizes, as the GraphDef names it."""
         return Value(self._by_placeholder.get(value.node, value.node), value.index)
 
+    def _tensor(self, value: Value, graph: FuncGraph) -> tf.Tensor:
+        """A value that the GraphDef names, in the graph with sizes."""
+        name = self._placeholders.get(value.node, value.node)
+        return graph.get_tensor_by_name(str(Value(name, value.index)))
+
     def _is_plain(self, name: str) -> bool:
         """Whether a node computes something of nothing but arguments, and has no effect."""
         if name not in self._plain:
@@ -201,11 +206,16 @@ class _Maker:
         sources = [parse_value(text) for text in node.input if text[0] != "^"]
         return [sources[i] for i in read_by_rule(node.op, len(sources))]
 
-    def sizing(self, graph: FuncGraph, before: Sizing | None) -> Sizing:
-        """What is wanted, computed of the arguments."""
+    def sizing(self, graph: FuncGraph, before: Before) -> Sizing:
+        """What is wanted, computed of the arguments, with room beyond it."""
         wanted = list(dict.fromkeys(one for way in self._wanted.values() for one in way))
         made = self._computed(wanted, graph)
-        return replace(made, most=_grown(made.most, before.most)) if before else made
+        most = {
+            one: numbers if one.is_shape else filled(numbers, self._tensor(one.value, graph).shape)
+            for one, numbers in before.numbers_for(made.most).items()
+        }
+        has_room = not all(_is_within(most[one], numbers) for one, numbers in made.most.items())
+        return replace(made, most=most, has_room=has_room)
 
     def _computed(self, wanted: Sequence[Wanted], graph: FuncGraph) -> Sizing:
         """Some of what is wanted, computed of the arguments."""
@@ -255,16 +265,11 @@ def _concrete(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> A
     return tf.function(function, input_signature=specs).get_concrete_function()
 
 
-def _grown(
-    now: Mapping[Wanted, np.ndarray], before: Mapping[Wanted, np.ndarray]
-) -> dict[Wanted, np.ndarray]:
-    """The most that a plan is made for in the place of another: more where there is more now."""
-    found = {}
-    for one, sizes in now.items():
-        known = before.get(one, sizes)
-        larger = np.ceil(sizes * _GROWTH).astype(sizes.dtype)
-        found[one] = np.where(sizes > known, larger, known)
-    return found
+def _is_within(now: np.ndarray, most: np.ndarray) -> bool:
+    """Whether there are no more numbers, and none is larger."""
+    if any(a > b for a, b in zip(now.shape, most.shape, strict=True)):
+        return False
+    return bool(np.all(now <= most[tuple(map(slice, now.shape))]))
 
 
 def _is_small(tensor: tf.Tensor) -> bool:

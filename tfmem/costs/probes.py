@@ -31,6 +31,9 @@ _SIDES = {"CPU": (1024, 512, 256), "GPU": (4096, 2048, 1024, 512)}
 """Sides of the square matrices that a kind of device is probed with: smaller ones where it is slow
 or nearly full, which tell less of its speed."""
 
+BYTES = 28
+"""What a probe has in use at most, times the square of its side."""
+
 _LEAST = 1e-9
 """Seconds that anything takes at least, where the clock shows less."""
 

@@ -52,7 +52,10 @@ def with_passed(captured: Captured, flat: Sequence[Any], given: Any) -> Captured
             copied[item.name] = device_names.cpu_of(device)
             continue
         is_there = held is not None and chunks.holds(device, tensor)
-        passed.append(Passed(item.name, device, nbytes, held, is_there))
+        given_bytes = chunks.nbytes_of(tensor)
+        passed.append(
+            Passed(item.name, device, nbytes, held, is_there, nbytes - (given_bytes or nbytes))
+        )
     moved = (replace(n, device=copied.get(n.name, n.device)) for n in captured.graph.nodes)
     graph = Graph(tuple(moved), captured.graph.outputs) if copied else captured.graph
     return replace(captured, graph=graph, passed=tuple(passed))
@@ -212,7 +215,7 @@ def _beside(device: str, places: Sequence[range], nbytes: int) -> Any:
     aside: list[Any] = []
     try:
         for _ in range(len(places) + 1):
-            if not _has_room(device, nbytes):
+            if not memory.has_room(device, nbytes):
                 return None
             made = heap.buffer(device, nbytes)
             place = chunks.place_of(device, made)
@@ -241,13 +244,8 @@ def _leaves(structure: Any) -> list[Any]:
 def _held(device: str, sizes: Mapping[str, int]) -> dict[str, Any]:
     """Buffers of these sizes, if there is room for all of them."""
     try:
-        if sizes and _has_room(device, sum(sizes.values())):
+        if sizes and memory.has_room(device, sum(sizes.values())):
             return {name: heap.buffer(device, nbytes) for name, nbytes in sizes.items()}
     except (Error, tf.errors.ResourceExhaustedError):
         pass  # the device keeps no statistics, or what is free is scattered
     return {}
-
-
-def _has_room(device: str, nbytes: int) -> bool:
-    limit = memory.device_limit(device)
-    return limit is not None and memory.memory_info(device)[0] + nbytes <= limit

@@ -25,6 +25,7 @@ from tfmem.functions.lessons import unforeseen
 from tfmem.functions.pricing import Tracing, measured, price
 from tfmem.functions.resolve import bytes_beside, check_host_memory, with_room
 from tfmem.functions.rewrite import observe, route_of
+from tfmem.functions.watch import watch_of
 from tfmem.graph.bodies import Bodies
 from tfmem.graph.ir import Graph
 from tfmem.options import Options
@@ -37,7 +38,7 @@ from tfmem.planning import cache
 from tfmem.planning.judge import carry_out, judge
 from tfmem.planning.request import Decision, Request
 from tfmem.planning.search import choose
-from tfmem.runtime import buffers
+from tfmem.runtime import buffers, variables
 from tfmem.runtime.buffers import Unsettled
 from tfmem.runtime.chunks import Chunk
 from tfmem.runtime.locks import alone
@@ -55,6 +56,36 @@ SPARE = (1.0, 1.25, 1.5, 2.0)
 """Times what a budget leaves that is to be free, one after the other, where the limit is far away:
 loops leave holes among which a plan needs more than it has in use. More takes more memory from the
 system, of which the budget says nothing; less refuses budgets that can be kept."""
+
+
+def entry_of(
+    name: str,
+    captured: Captured,
+    start: float,
+    requests: tuple[Request, ...],
+    options: Options,
+    planned: tuple[Planned, ...],
+    accepted: Sequence[Planned],
+    settles: bool,
+    before: Entry | None,
+) -> Entry:
+    """What is decided for a function, which nothing is made of yet.
+
+    Args:
+      name: of the function.
+      captured: the function.
+      start: when it was begun to be traced, as of `time.perf_counter`.
+      requests: what is asked for each device.
+      options: how it is planned.
+      planned: plans that it has, if it is still what they were made for.
+      accepted, settles, before: as of `decide`, which is asked otherwise.
+    """
+    tracing = None
+    if not planned or planned[0].graph != canonical(captured.graph):
+        planned, tracing = decide(captured, requests, options, accepted, settles, before)
+    watch = watch_of(captured, planned, tracing, options)
+    seconds = time.perf_counter() - start
+    return Entry(name, captured, planned, seconds, variables.moves(), watch=watch)
 
 
 def decide(

@@ -14,11 +14,13 @@ from tfmem.bridge.feeds import is_fed, rows_kept, rows_made
 from tfmem.costs import history, probes, profiler
 from tfmem.costs.static import static_costs, with_link, with_measured
 from tfmem.costs.types import Copies, Costs, Feed, Link, Measured, Rates
+from tfmem.errors import Error
 from tfmem.graph.device_names import copies, is_gpu
 from tfmem.graph.ir import Graph
 from tfmem.plan import Plan, moved_with
 from tfmem.planning.placement import variables_on
 from tfmem.planning.request import Request
+from tfmem.runtime import memory
 from tfmem.runtime.devices import lanes
 from tfmem.runtime.limited import is_out_of_memory
 from tfmem.simulation.callers import with_bodies
@@ -135,12 +137,23 @@ def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> P
         return known
     sides = _with_room(probes.probe_sides, devices[0]) or ()
     for side in sides:
+        # An allocator without room waits for ten seconds before it says so.
+        if not _has_room_for(devices[0], probes.BYTES * side**2):
+            continue
         if found := _with_room(probe, side):
             if side == sides[0]:
                 history.keep_probe(found, machine, *devices)
             return found
     _log.info("%s cannot be probed, usual rates are taken: no room", " and ".join(devices))
     return None
+
+
+def _has_room_for(device: str, nbytes: int) -> bool:
+    """Whether a device is not known to have less memory left."""
+    try:
+        return memory.device_limit(device) is None or memory.has_room(device, nbytes)
+    except Error:
+        return True  # its allocator keeps no statistics
 
 
 def _with_room(probe: Callable[[Asked], Found], asked: Asked) -> Found | None:

@@ -312,6 +312,7 @@ def bytes_beside(captured: Captured, request: Request, leaving: int = 0) -> int:
         for node in captured.graph.nodes
         if node.is_input and node.device in ("", request.device) and node.name not in elsewhere
     )
-    beside = max(0, current - own - leaving)
+    spare = sum(one.spare for one in captured.passed if one.device == request.device)
+    beside = max(0, current - (own - spare) - leaving)
     step = 1 << max(0, beside.bit_length() - _BITS_BESIDE)
     return -(-beside // step) * step

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, MutableMapping
+from collections.abc import Hashable, Mapping, MutableMapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from tfmem.bridge.calls import canonical_arguments, flat_arguments, fresh
@@ -11,6 +12,7 @@ from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.forks import check_no_fork
 from tfmem.bridge.frames import uncopied
 from tfmem.bridge.lines import told
+from tfmem.bridge.room import GROWTHS, Before
 from tfmem.errors import BudgetError
 from tfmem.functions.answers import answering
 from tfmem.functions.arguments import lie_alike, with_passed
@@ -72,13 +74,24 @@ def captured(
     requests: tuple[Request, ...],
     args: Any,
     kwargs: Any,
-    before: Entry | None = None,
+    entries: Mapping[Hashable, Entry] = MappingProxyType({}),
+    key: Hashable = None,
+    growth: float = GROWTHS[-1],
 ) -> Captured:
     """A function that was traced for some arguments, with what is known of these.
 
-    Where an entry was there before that is too small, there is room for a little more than these.
+    Where there are entries that are too small, there is room for more: in the place of the entry
+    that the same signature had, or beside all.
+
+    Args:
+      original, concrete, requests, args, kwargs: the function, what is asked, and the call.
+      entries: by signature.
+      key: the signature of the call.
+      growth: one of `GROWTHS`.
     """
-    first = requests[0]
+    first, there = requests[0], [entries[key]] if key in entries else entries.values()
+    known = [one.captured for one in there if one.captured.is_of(concrete)]
+    computed = [one.sizing.most for one in known if one.sizing is not None]
     flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
     with told(concrete.graph), asking() as ask:
         found = with_contents(
@@ -88,7 +101,7 @@ def captured(
                 args=flat,
                 ask=answering(ask, first.budget),
                 count=lengths,
-                before=before.captured.sizing if before else None,
+                before=Before.of([one.shapes for one in known], computed, growth),
             )
         )
     return with_passed(found, flat, (args, kwargs))

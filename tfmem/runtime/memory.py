@@ -224,6 +224,16 @@ def device_limit(device: str) -> int | None:
     return int(limits()[name]) or None
 
 
+def has_room(device: str, nbytes: int) -> bool:
+    """Whether a limit of a device leaves so many bytes, which may be scattered.
+
+    Raises:
+      tfmem.Error: as of `memory_info`, if there is a limit.
+    """
+    limit = device_limit(device)
+    return limit is not None and memory_info(device)[0] + nbytes <= limit
+
+
 def claim_memory(device: str | None = None) -> None:
     """Makes the allocator take what is left of its limit from the system as one region.
 
