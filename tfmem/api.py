@@ -31,7 +31,7 @@ from tfmem.functions.layouts import RENEWALS, layouts
 from tfmem.functions.placed import Placed, changed, distinct
 from tfmem.functions.resolve import polymorphic, requests_of
 from tfmem.functions.signature import signature_of
-from tfmem.functions.tracing import captured, name_of, sharing, suits, traced
+from tfmem.functions.tracing import captured, name_of, outgrown, sharing, suits, traced
 from tfmem.functions.watch import Ended, ended, go_on, tell_of_numbers
 from tfmem.functions.watched import Owner, watched
 from tfmem.options import Options, checked_options
@@ -93,9 +93,8 @@ def optimize(
       function: a `tf.function`, or a callable, which becomes one. It must be complete: gradients
         and the optimizer's update inside, or inference.
       budget: most bytes that may be in use on `device` at any moment of a step, everything counted,
-        as predicted. An int, or text such as "6GiB" or "800MB". None: the device's own limit where
-        it has one; where it has none, only the order is changed, which takes time where TensorFlow
-        would run many nodes at once.
+        as predicted. An int, or text such as "6GiB" or "800MB". None: the device's own limit; where
+        it has none, only the order is changed, which takes time where many nodes would run at once.
       device: the device whose memory is scarce. Default: GPU:0 if there is one, otherwise CPU:0.
         Several for a function that computes on several: the budget is planned for on each of them,
         and what the function puts on no device runs on the first.
@@ -344,15 +343,16 @@ class Optimized:
                 if (found := self._placed.unpark()) is not None:
                     self.original, self._entries = found
                 entry = self._entries.get(key)  # another thread may have made it meanwhile
+                make, call = (self._entries, self._prepared, args, kwargs), (args, kwargs)
                 if entry is None or entry.is_stale:
-                    shared = sharing(self._entries, key, self.original, args, kwargs)
-                    return shared or self._prepared(args, kwargs)
+                    if shared := sharing(self._entries, key, self.original, *call):
+                        return shared
+                    others = outgrown(self._entries, self.original, *call, self._growths[0])
+                    return layouts.instead_of(others, *make)
                 if not entry.is_fit:
-                    return layouts.renewed(entry, self._entries, self._prepared, args, kwargs)
-                if not suits(entry, self.original, args, kwargs):
-                    self._ended[key] = ended(entry)
-                    with layouts.without(entry.tenants):
-                        return self._prepared(args, kwargs)
+                    return layouts.renewed(entry, *make)
+                if not suits(entry, self.original, *call):
+                    return layouts.instead_of([entry], *make)
         return entry
 
     def _prepared(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -100,13 +101,40 @@ def called(optimized: Any, rows: int, others: int) -> float:
     return float(optimized(tf.ones([rows, WIDTH]), tf.ones([others])))
 
 
-def test_sizes_that_rise_in_turn_are_planned_for_twice() -> None:
+def shapes_planned(
+    monkeypatch: pytest.MonkeyPatch, refuses: Callable[[Any], bool] = lambda captured: False
+) -> list[Any]:
+    """The shapes of arguments that are planned for from now on."""
+    tried, before = list[Any](), decide.decide
+
+    def deciding(captured: Any, *others: Any) -> Any:
+        tried.append(captured.shapes)
+        if refuses(captured):
+            raise tfmem.BudgetError("no room")
+        return before(captured, *others)
+
+    monkeypatch.setattr(decide, "decide", deciding)
+    return tried
+
+
+def test_sizes_that_rise_in_turn_are_planned_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     optimized, _ = made()
+    tried = shapes_planned(monkeypatch)
     sizes = [(20, 20), (21, 19), (20, 22), (24, 21), (25, 23), (22, 24)]
     assert [called(optimized, *one) for one in sizes] == [8.0 * a + b for a, b in sizes]
+    assert tried == [((20, WIDTH), (20,)), ((27, WIDTH), (24,))]
+    assert len(optimized.plans) == 1  # the first is of no use any more
+    called(optimized, 28, 20)
+    assert tried[2:] == [((35, WIDTH), (25,))]
+
+
+def test_what_is_much_smaller_keeps_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimized, _ = made()
+    tried = shapes_planned(monkeypatch)
+    for rows in (8, 40, 8, 40, 7):
+        called(optimized, rows, 1)
+    assert tried == [((8, WIDTH), (1,)), ((50, WIDTH), (1,))]
     assert len(optimized.plans) == 2
-    assert called(optimized, 28, 20) == 8.0 * 28 + 20
-    assert len(optimized.plans) == 3
 
 
 def test_where_there_is_no_plan_with_room_there_is_one_without(
@@ -114,22 +142,13 @@ def test_where_there_is_no_plan_with_room_there_is_one_without(
 ) -> None:
     optimized, _ = made()
     called(optimized, 20, 20)
-    tried, before = [], decide.decide
-
-    def refusing(captured: Any, *others: Any) -> Any:
-        tried.append(captured.shapes)
-        if captured.has_room:
-            raise tfmem.BudgetError("no room")
-        return before(captured, *others)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(decide, "decide", refusing)
-        called(optimized, 24, 16)
-        called(optimized, 25, 16)
+    tried = shapes_planned(monkeypatch, refuses=lambda captured: captured.has_room)
+    called(optimized, 24, 16)
+    called(optimized, 25, 16)
     assert tried == [
         ((30, WIDTH), (20,)),
         ((24, WIDTH), (20,)),
         ((24, WIDTH), (16,)),
         ((25, WIDTH), (16,)),  # more was refused before
     ]
-    assert len(optimized.plans) == 3
+    assert len(optimized.plans) == 2

@@ -329,7 +329,7 @@ class _Maker:
         graph_def, outputs = body_graph_def(function)
         names = [one.name for one in function.signature.input_arg]
         inputs = [argument(name, tensor) for name, tensor in zip(names, given, strict=True)]
-        graph, fixed = import_sized(graph_def, inputs, self._functions, {}, {}, seen=seen)
+        graph, fixed = import_sized(graph_def, inputs, self._functions, {}, seen=seen)
         bounds = bounded(graph, self._functions, seen)
         passed = dict(zip(map(Value, names), given, strict=True))
         result = []

@@ -43,6 +43,7 @@ from tfmem.bridge.inputs import (
     is_variable,
     place_of,
     tensor_of,
+    with_shape,
 )
 from tfmem.bridge.nodes import Reader
 from tfmem.bridge.refusals import (
@@ -146,7 +147,9 @@ class Captured:
         It is for what was traced for the same, if no dimension of an argument is larger: where
         variables have moved, what was traced before is traced anew.
         """
-        if not (self.is_of(concrete) and have_sizes(args) and are_within(args, self.shapes)):
+        if not (self.is_of(concrete) and have_sizes(args)):
+            return False
+        if not are_within((one.shape for one in args), self.shapes):
             return False
         return self.sizing is None or self.sizing.holds_for(args)
 
@@ -204,10 +207,10 @@ def capture(
       tfmem.Error: there is no such device.
     """
     refuse_compiled(concrete)
-    device = devices.full_name(device)
-    inputs = inputs_of(concrete)
+    device, inputs = devices.full_name(device), inputs_of(concrete)
     actual = dict(zip((i.name for i in inputs), args or (), strict=False))
-    shapes = dict(zip(actual, before.shapes_for(args or ()), strict=True))
+    shapes = tuple(before.shapes_for(args or ()))
+    with_sizes = [*map(with_shape, inputs, shapes), *inputs[len(shapes) :]]
     places = {i.name: place_of(i, actual.get(i.name), device) for i in inputs}
     graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device)
     library = {one.signature.name: one for one in graph_def.library.function}
@@ -215,16 +218,13 @@ def capture(
     outputs = tuple(graphdefs.parse_value(t.name) for t in concrete.outputs)
 
     def read(limits: Limits, seen: Seen) -> Read:
-        told = inputs, library, shapes, known or {}, concrete.graph
+        told = with_sizes, library, known or {}, concrete.graph
         sized, fixed = import_sized(graph_def, *told, seen=seen)
         reader = Reader(sized, library, fixed, ask, seen, limits)
-        about = [(i, actual.get(i.name), shapes.get(i.name), places[i.name]) for i in inputs]
-        given = [_input_node(*one, reader) for one in about]
+        given = [_input_node(i, actual.get(i.name), places[i.name], reader) for i in with_sizes]
         return sized, reader, reader.body(given, own, outputs)
 
-    def fully_read(limits: Limits) -> Read:
-        return _with_seen(partial(read, limits), count, graph_def)
-
+    fully_read = partial(_with_seen, read, count, graph_def)
     found, sizing = computed_first(fully_read, graph_def, inputs, args, before)
     _, reader, body = found
     refuse_unknown(reader.unknown, concrete)
@@ -236,8 +236,8 @@ def capture(
         node_defs={node.name: graphdefs.bare(node) for node in own},
         library=library,
         has_sizes=have_sizes(args or ()),
-        shapes=tuple(shapes.values()),
-        has_room=not are_equal(args or (), shapes.values()) or bool(sizing and sizing.has_room),
+        shapes=shapes,
+        has_room=not are_equal(args or (), shapes) or bool(sizing and sizing.has_room),
         sizing=sizing,
     )
 
@@ -264,14 +264,16 @@ def _as_read(found: Read, concrete: Any, inputs: Sequence[Input]) -> Captured:
     )
 
 
-def _with_seen(read: Callable[[Seen], Read], count: Count | None, graph_def: GraphDef) -> Read:
+def _with_seen(
+    read: Callable[[Limits, Seen], Read], count: Count | None, graph_def: GraphDef, limits: Limits
+) -> Read:
     """A function, read again as long as a reading tells more of its lists and loops.
 
     What follows from one list may decide what another is like; where that has no end, nothing is
     known of any.
     """
     seen = Seen(may_grow(graph_def))
-    first = found = read(seen)
+    first = found = read(limits, seen)
     for _ in range(_MOST_READ):
         _, reader, body = found
         counts = count(body) if count is not None and seen.grows else {}
@@ -279,7 +281,7 @@ def _with_seen(read: Callable[[Seen], Read], count: Count | None, graph_def: Gra
         if more == seen:
             return found
         seen = more
-        found = read(seen)
+        found = read(limits, seen)
     return first
 
 
@@ -324,21 +326,13 @@ def _with_effects(graph: Graph, names: Iterable[str]) -> set[str]:
 # Nodes of inputs, and what callers see.
 
 
-def _input_node(
-    item: Input, actual: Any, passed: OpenShape | None, place: str, reader: Reader
-) -> Node:
-    """The node of an input: the tensor that is passed for it, its shape in the plan, its device."""
-    tensor = tensor_of(item, actual)
-    if is_variable(item):
-        held = item.handle.shape_and_type[0]
-        dtype, shape = tf.as_dtype(held.dtype), as_shape(tf.TensorShape(held.shape))
-        if (shape is None or None in shape) and hasattr(tensor, "numpy"):
-            shape = tuple(int(n) for n in tf.raw_ops.VariableShape(input=tensor))
-    else:
-        shape = passed or as_shape(getattr(tensor, "shape", None))
-        dtype = item.dtype
-        if shape is None or None in shape:
-            shape = item.shape
+def _input_node(item: Input, actual: Any, place: str, reader: Reader) -> Node:
+    if not is_variable(item):
+        return reader.input_node(item, item.dtype, item.shape, place)
+    tensor, held = tensor_of(item, actual), item.handle.shape_and_type[0]
+    dtype, shape = tf.as_dtype(held.dtype), as_shape(tf.TensorShape(held.shape))
+    if (shape is None or None in shape) and hasattr(tensor, "numpy"):
+        shape = tuple(int(n) for n in tf.raw_ops.VariableShape(input=tensor))
     return reader.input_node(item, dtype, shape, place)
 
 

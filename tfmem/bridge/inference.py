@@ -16,7 +16,7 @@ from tensorflow.python.framework import func_graph as func_graph_lib
 
 from tfmem.bridge import looped, shapes
 from tfmem.bridge.graphdefs import FuncGraph, FunctionDef, GraphDef, parse_value
-from tfmem.bridge.inputs import UNSIZED, Input, OpenShape, as_shape, handle_of, import_graph
+from tfmem.bridge.inputs import Input, handle_of, import_graph
 from tfmem.bridge.nesting import Element
 from tfmem.bridge.seen import NOTHING_SEEN, Seen, stacked
 from tfmem.bridge.shapes import Shape
@@ -33,13 +33,12 @@ def import_sized(
     graph_def: GraphDef,
     inputs: Iterable[Input],
     functions: Mapping[str, FunctionDef],
-    passed: Mapping[str, OpenShape | None],
     known: Mapping[Value, Shape],
     traced: FuncGraph | None = None,
     taken: Mapping[Value, Element] = _NOTHING_TAKEN,
     seen: Seen = NOTHING_SEEN,
 ) -> tuple[FuncGraph, dict[Value, Shape]]:
-    """The graph with inferred shapes, where open dimensions take their actual sizes.
+    """The graph with inferred shapes.
 
     A value that is `known`, or whose shape TensorFlow's Python code told the trace, is fed to its
     readers as if it were an input of that shape; so is what is `taken` out of lists, where
@@ -48,16 +47,15 @@ def import_sized(
 
     Args:
       graph_def: the nodes.
-      inputs: what stands in the place of some of them.
+      inputs: what stands in the place of some of them, with their actual sizes.
       functions: that nodes run, by name.
-      passed: shapes of tensors passed for inputs, by name.
       known: shapes of values.
       traced: the graph as the user's code made it.
       taken: what nodes take out of lists and optionals.
       seen: of this function.
     """
     follow = partial(_following, traced=traced, seen=seen)
-    sized = [_with_actual_shape(item, passed.get(item.name)) for item in inputs]
+    sized = list(inputs)
     nodes = _bare(graph_def, {item.name for item in sized}, functions)
     graph = func_graph_lib.FuncGraph("tfmem_sizes")
     try:
@@ -262,10 +260,3 @@ def _reading_inputs(
 
 def _fixed_name(value: Value) -> str:
     return f"tfmem_fixed/{value.node}/{value.index}"
-
-
-def _with_actual_shape(item: Input, passed: OpenShape | None) -> Input:
-    shape = as_shape(getattr(item.external, "shape", None)) or passed
-    if item.dtype in UNSIZED or shape is None:
-        return item
-    return Input(item.name, item.dtype, item.handle, shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -122,6 +122,12 @@ def owner_of(handle: Any) -> Any:
     variable = reference() if reference is not None else None
     is_its = isinstance(variable, tf.Variable) and getattr(variable, "_handle", None) is handle
     return variable if is_its else None
+
+
+def with_shape(item: Input, passed: OpenShape | None) -> Input:
+    """An input with the shape of what it captured, or of what is passed, if that is known."""
+    shape = as_shape(getattr(item.external, "shape", None)) or passed
+    return item if item.dtype in UNSIZED or shape is None else replace(item, shape=shape)
 
 
 def tensor_of(item: Input, actual: Any) -> Any:

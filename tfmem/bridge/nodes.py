@@ -385,7 +385,7 @@ class Reader:
         taken = nesting.popped(nodes, known)
         seen = self._seen.within(caller.name, caller.op, number)
         graph, fixed = import_sized(
-            graph_def, limits.opened(inputs), self._functions, {}, {}, taken=taken, seen=seen
+            graph_def, limits.opened(inputs), self._functions, {}, taken=taken, seen=seen
         )
         for node in graph_def.node:
             node.device = places[node.name]

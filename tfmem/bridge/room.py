@@ -25,7 +25,8 @@ plan; with the last, which heeds no earlier ones, as much as it needs. More leav
 less plans more often where sizes rise."""
 
 _MOST = 2.0
-"""Times what a call's arguments take that those of its plan may: beyond, it has one of its own."""
+"""Times what a call's arguments take that those of its plan may: beyond, it has one of its own.
+More makes fewer plans, whose steps are slower for what is small."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,7 @@ class Before:
         pairs = [tuple(zip(*both, strict=True)) for both in zip(own, self.shapes, strict=True)]
         growth = self.growth if any(now > then for one in pairs for now, then in one) else 0.0
         found = tuple(tuple(_grown(*sizes, growth) for sizes in one) for one in pairs)
-        itemsizes = [one.dtype.size or 1 for one in args]
-        return found if _total(found, itemsizes) <= _MOST * _total(own, itemsizes) else own
+        return found if are_near(found, own, args) else own
 
     def numbers_for(self, now: Mapping[Wanted, np.ndarray]) -> dict[Wanted, np.ndarray]:
         """What a plan is made for of what is computed of arguments, likewise."""
@@ -116,10 +116,10 @@ def have_sizes(args: Iterable[Any]) -> bool:
     return all(a.dtype != tf.resource and a.shape.is_fully_defined() for a in args)
 
 
-def are_within(args: Iterable[Any], shapes: Iterable[OpenShape | None]) -> bool:
-    """Whether no dimension of arguments that have sizes is larger than in shapes."""
-    pairs = ((one.shape, shape or ()) for one, shape in zip(args, shapes, strict=True))
-    return all(now <= (most or 0) for pair in pairs for now, most in zip(*pair, strict=True))
+def are_within(shapes: Iterable[Any], others: Iterable[Any]) -> bool:
+    """Whether no dimension of shapes that have sizes is larger than in others."""
+    pairs = zip(shapes, others, strict=True)
+    return all(now <= most for pair in pairs for now, most in zip(*pair, strict=True))
 
 
 def are_equal(args: Iterable[Any], shapes: Iterable[OpenShape | None]) -> bool:
@@ -127,5 +127,11 @@ def are_equal(args: Iterable[Any], shapes: Iterable[OpenShape | None]) -> bool:
     return all(as_shape(one.shape) == shape for one, shape in zip(args, shapes, strict=True))
 
 
-def _total(shapes: Sequence[tuple[int, ...]], itemsizes: Sequence[int]) -> int:
-    return sum(prod(shape) * size for shape, size in zip(shapes, itemsizes, strict=True))
+def are_near(shapes: Iterable[Any], others: Iterable[Any], args: Iterable[Any]) -> bool:
+    """Whether arguments of such shapes take no more than `_MOST` times those of others."""
+    sizes = [one.dtype.size or 1 for one in args]
+    taken, most = (
+        sum(prod(shape) * size for shape, size in zip(of, sizes, strict=True))
+        for of in (shapes, others)
+    )
+    return bool(taken <= _MOST * most)

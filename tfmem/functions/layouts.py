@@ -17,6 +17,7 @@ from math import ceil
 from typing import Any
 
 from tfmem.bridge.feeds import Feeds
+from tfmem.bridge.room import are_within
 from tfmem.costs.types import GRAIN
 from tfmem.errors import BudgetError, HostMemoryError
 from tfmem.functions.arguments import keep, lying, stand_ins
@@ -133,6 +134,43 @@ class Layouts:
         counted = replace(go_on(made, ended(entry)), renewals=entry.renewals + 1)
         entries.update({key: counted for key, known in entries.items() if known is made})
         return counted
+
+    def instead_of(
+        self,
+        others: Sequence[Entry],
+        entries: MutableMapping[Any, Entry],
+        make: Callable[[Any, Any], Entry],
+        args: Any,
+        kwargs: Any,
+    ) -> Entry:
+        """An entry for a call, in the place of others, which are too small for it.
+
+        The calls that these were for are its own; those that it has no room for stay.
+
+        Args:
+          others: what is replaced; they are as before if there is no plan.
+          entries, make, args, kwargs: as of `renewed`.
+        """
+        with self.without([tenant for one in others for tenant in one.tenants]):
+            made = make(args, kwargs)
+        for one in others:
+            go_on(made, ended(one))
+            own, shapes = one.captured.shapes, made.captured.shapes
+            is_own = own == shapes or are_within(own, shapes)
+            if is_own:
+                keys = [key for key, known in entries.items() if known is one]
+                entries.update(dict.fromkeys(keys, made))
+            else:
+                self._move_back(one.tenants)
+        return made
+
+    def _move_back(self, tenants: Iterable[Tenant]) -> None:
+        """Plans that were moved out, where others have laid out what is free meanwhile."""
+        for tenant in tenants:
+            others = self._tenants[tenant.device]
+            tenant.walls = next((one.walls for one in others), tenant.walls)
+            others.add(tenant)
+            self._share([tenant])
 
     def _moved_in(self, entry: Entry, one: Planned, held: Mapping[str, Any]) -> Tenant | None:
         """A plan in free memory, what stands in for arguments being held there."""

@@ -151,7 +151,7 @@ def _grouped(places: Iterable[tuple[Any, str]]) -> dict[str, list[Any]]:
     return groups
 
 
-def distinct(entries: Entries) -> list[Entry]:
+def distinct(entries: Mapping[Hashable, Entry]) -> list[Entry]:
     """Each entry once: one may be for several signatures."""
     return list({id(entry): entry for entry in entries.values()}.values())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, MutableMapping
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -12,13 +12,14 @@ from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.forks import check_no_fork
 from tfmem.bridge.frames import uncopied
 from tfmem.bridge.lines import told
-from tfmem.bridge.room import GROWTHS, Before
+from tfmem.bridge.room import GROWTHS, Before, are_near, are_within
 from tfmem.errors import BudgetError
 from tfmem.functions.answers import answering
 from tfmem.functions.arguments import lie_alike, with_passed
 from tfmem.functions.contents import with_contents
 from tfmem.functions.entry import Entry
 from tfmem.functions.failures import Failure, explained, tells_bugs
+from tfmem.functions.placed import distinct
 from tfmem.functions.resolve import have_room
 from tfmem.options import Options
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
@@ -123,14 +124,38 @@ def sharing(
     entries = tuple(known.values())
     if not entries or any(entry.is_stale for entry in entries):
         return None
-    with uncopied():
-        concrete = original.get_concrete_function(*args, **kwargs)
-    flat = flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
+    concrete, flat = _concrete(original, args, kwargs)
     for entry in entries:
         if entry.captured.holds_for(concrete, flat) and lie_alike(entry.captured, flat):
             known[key] = entry
             return entry
     return None
+
+
+def outgrown(
+    entries: Mapping[Hashable, Entry], original: Any, args: Any, kwargs: Any, growth: float
+) -> list[Entry]:
+    """Entries of the same trace whose place one for larger arguments takes, if it has a plan.
+
+    Those that are much smaller stay: their steps are faster.
+    """
+    if not entries or any(entry.is_stale for entry in entries.values()):
+        return []
+    concrete, flat = _concrete(original, args, kwargs)
+    known = [one for one in distinct(entries) if one.captured.is_of(concrete)]
+    shapes = Before.of([one.captured.shapes for one in known], (), growth).shapes_for(flat)
+    return [
+        one
+        for one in known
+        if are_within(one.captured.shapes, shapes) and are_near(shapes, one.captured.shapes, flat)
+    ]
+
+
+def _concrete(original: Any, args: Any, kwargs: Any) -> tuple[Any, Sequence[Any]]:
+    """The concrete function of a call, and its arguments as that takes them."""
+    with uncopied():
+        concrete = original.get_concrete_function(*args, **kwargs)
+    return concrete, flat_arguments(concrete, *canonical_arguments(original, args, kwargs))
 
 
 def suits(entry: Entry, original: Any, args: Any, kwargs: Any) -> bool:
