@@ -389,5 +389,6 @@ def test_kernels_that_run_alone_ask_for_what_is_foreseen(alone: dict[str, Any]) 
 @pytest.mark.memory
 @pytest.mark.parametrize("kind", ["of volumes", "of norms", "of convolutions"])
 def test_kernels_ask_for_each_buffer_that_is_foreseen(alone: dict[str, Any], kind: str) -> None:
-    assert any(asked for asked, _ in alone[kind])
+    is_some = kind != "of convolutions" or alone["has onednn"]  # others ask for nothing
+    assert any(asked for asked, _ in alone[kind]) == is_some
     assert all(asked == foreseen for asked, foreseen in alone[kind])

@@ -18,6 +18,7 @@ from tests.simgpu import op_layers
 from tests.simgpu.op_cases import CASES
 from tests.simgpu.op_requests import call_of, recorded
 from tests.simgpu.op_runner import NO_KERNEL
+from tfmem.bridge import kernels
 from tfmem.bridge.asked import Ask
 from tfmem.bridge.capture import capture
 from tfmem.bridge.shapes import Call
@@ -48,6 +49,7 @@ def found() -> dict[str, Any]:
         "of volumes": of_volumes(),
         "of norms": of_norms(),
         "of convolutions": of_convolutions(),
+        "has onednn": bool(kernels.onednn_types()),
     }
 
 
@@ -136,20 +138,24 @@ def _of_norms(dtype: tf.DType) -> Iterator[tuple[list[int], list[int]]]:
 def of_convolutions() -> list[tuple[list[int], list[int]]]:
     """What convolutions ask for beside their outputs, and what is foreseen.
 
-    Of few channels, in tiles of bfloat16, of channels that stand first.
+    Of few channels, in tiles of bfloat16, of channels that stand first; only oneDNN has kernels of
+    the last.
     """
     half, single = tf.bfloat16, tf.float32
     with asking() as ask:
-        return [
+        found = [
             _of_convolution(ask, tf.nn.conv2d, [2, 65, 64, 1], [11, 11, 1, 8], single),
             _of_convolution(ask, tf.nn.conv2d, [2, 65, 64, 3], [11, 11, 3, 8], half),
             _of_convolution(ask, tf.nn.conv2d, [2, 32, 32, 64], [3, 3, 64, 64], half),
             _of_convolution(ask, tf.nn.conv3d, [2, 8, 16, 16, 16], [3, 3, 3, 16, 8], half),
-            _of_convolution(ask, tf.nn.conv2d, [2, 64, 32, 32], [3, 3, 64, 64], single, "NCHW"),
-            _of_convolution(
-                ask, tf.nn.depthwise_conv2d, [2, 64, 32, 32], [3, 3, 64, 1], single, "NCHW"
-            ),
         ]
+        if kernels.onednn_types():
+            images, first = [2, 64, 32, 32], (single, "NCHW")
+            found += [
+                _of_convolution(ask, tf.nn.conv2d, images, [3, 3, 64, 64], *first),
+                _of_convolution(ask, tf.nn.depthwise_conv2d, images, [3, 3, 64, 1], *first),
+            ]
+        return found
 
 
 def _of_convolution(
