@@ -20,12 +20,11 @@ import tensorflow as tf
 from tfmem.bridge.calls import fresh
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.forks import check_no_fork
-from tfmem.bridge.room import GROWTHS
 from tfmem.errors import BudgetError, Error, HostMemoryError
 from tfmem.functions import failures, rewrite, steps
 from tfmem.functions.decide import entry_of
 from tfmem.functions.entry import Entry, Planned
-from tfmem.functions.failures import outlives_host
+from tfmem.functions.failures import outlives_host, without_frames
 from tfmem.functions.iterators import OfElements, takes_first
 from tfmem.functions.layouts import RENEWALS, layouts
 from tfmem.functions.placed import Placed, changed, distinct
@@ -34,6 +33,7 @@ from tfmem.functions.signature import signature_of
 from tfmem.functions.tracing import captured, name_of, outgrown, sharing, suits, traced
 from tfmem.functions.watch import Ended, ended, go_on, tell_of_numbers
 from tfmem.functions.watched import Owner, watched
+from tfmem.functions.ways import Ways
 from tfmem.options import Options, checked_options
 from tfmem.plan import Plan
 from tfmem.planning.request import Request
@@ -187,7 +187,7 @@ class Optimized:
         self._accepted: dict[Hashable, tuple[Planned, ...]] = {}
         self._bound: weakref.WeakKeyDictionary[Any, Optimized] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
-        self._has_told, self._growths = False, GROWTHS
+        self._has_told, self._ways = False, Ways()
         self._placed = Placed(self.name, self._forget)
         self._of_elements = OfElements(options, lambda step: Optimized(step, options))
         functools.update_wrapper(self, self.original.python_function, updated=())
@@ -347,7 +347,7 @@ class Optimized:
                 if entry is None or entry.is_stale:
                     if shared := sharing(self._entries, key, self.original, *call):
                         return shared
-                    others = outgrown(self._entries, self.original, *call, self._growths[0])
+                    others = outgrown(self._entries, self.original, *call, self._ways.growths[0])
                     return layouts.instead_of(others, *make)
                 if not entry.is_fit:
                     return layouts.renewed(entry, *make)
@@ -386,15 +386,14 @@ class Optimized:
         known = self._accepted.pop(key, ()), settles, self._entries.get(key)
         try:
             return entry_of(self.name, found, start, requests, self._options, planned, *known)
-        except (BudgetError, HostMemoryError):
-            if not found.has_room:
+        except (BudgetError, HostMemoryError) as error:
+            if not self._ways.another(found, without_frames(error)):
                 raise
-            self._growths = self._growths[1:]
-            return self._planned(args, kwargs, planned, settles)
+        return self._planned(args, kwargs, planned, settles)
 
     def _capture(self, requests: tuple[Request, ...], args: Any, kwargs: Any) -> Captured:
         original, concrete = traced(self.original, self._options, requests, args, kwargs)
         if original is not self.original:
             self._forget(original)
-        before = self._entries, signature_of(args, kwargs), self._growths[0]
-        return captured(original, concrete, requests, args, kwargs, *before)
+        before = self._entries, signature_of(args, kwargs), self._ways
+        return self._ways.checked(captured(original, concrete, requests, args, kwargs, *before))

@@ -42,6 +42,7 @@ from tfmem.bridge.inputs import (
     inputs_of,
     is_variable,
     place_of,
+    placeholder_name,
     tensor_of,
     with_shape,
 )
@@ -56,7 +57,9 @@ from tfmem.bridge.refusals import (
 from tfmem.bridge.room import NO_ROOM, Before, are_equal, are_within, have_sizes
 from tfmem.bridge.seen import Place, Seen, may_grow
 from tfmem.bridge.sizing import Read, Sizing, computed_first
-from tfmem.graph.bodies import Bodies, Body
+from tfmem.bridge.tensors import full
+from tfmem.bridge.unrolled import Unrolled, unrolled
+from tfmem.graph.bodies import LOOPS, Bodies, Body
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.ops import facts_of
 from tfmem.runtime import devices
@@ -153,6 +156,11 @@ class Captured:
             return False
         return self.sizing is None or self.sizing.holds_for(args)
 
+    @cached_property
+    def has_loops(self) -> bool:
+        """Whether some of its nodes are loops."""
+        return any(node.op in LOOPS for node in self.graph.nodes)
+
     def is_of(self, concrete: Any) -> bool:
         """Whether it was captured, with sizes, for a trace like that of a ConcreteFunction."""
         if self.signature is None or not self.has_sizes:
@@ -189,6 +197,7 @@ def capture(
     ask: Ask | None = None,
     count: Count | None = None,
     before: Before = NO_ROOM,
+    unrolls: bool = False,
 ) -> Captured:
     """Captures a ConcreteFunction for planning.
 
@@ -201,6 +210,7 @@ def capture(
       ask: asks kernels of a GPU whose memory a library decides; without it rules have to do.
       count: counts the elements of lists that grow; without it what is made of these is unknown.
       before: what plans of the same trace were made for; without it sizes are those of `args`.
+      unrolls: whether loops become graphs, if all can.
 
     Raises:
       UnsupportedFunctionError: XLA compiles the function or a part of it, or a size is not known.
@@ -212,7 +222,8 @@ def capture(
     shapes = tuple(before.shapes_for(args or ()))
     with_sizes = [*map(with_shape, inputs, shapes), *inputs[len(shapes) :]]
     places = {i.name: place_of(i, actual.get(i.name), device) for i in inputs}
-    graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device)
+    to_unroll = (with_sizes, known or {}) if unrolls else None
+    graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device, to_unroll)
     library = {one.signature.name: one for one in graph_def.library.function}
     own = [node for node in nodes if node.name not in places]
     outputs = tuple(graphdefs.parse_value(t.name) for t in concrete.outputs)
@@ -286,7 +297,11 @@ def _with_seen(
 
 
 def _nodes_of(
-    concrete: Any, inputs: Sequence[Input], places: Mapping[str, str], device: str
+    concrete: Any,
+    inputs: Sequence[Input],
+    places: Mapping[str, str],
+    device: str,
+    to_unroll: tuple[Sequence[Input], Mapping[Value, tuple[int, ...]]] | None,
 ) -> tuple[GraphDef, list[NodeDef], frozenset[str]]:
     """What TensorFlow would run: the GraphDef, its nodes in program order, on their devices.
 
@@ -294,18 +309,44 @@ def _nodes_of(
     """
     graph_def = grappler.optimize(concrete, inputs, places, device)
     randoms.tell(graph_def)
+    turns = dict[str, list[str]]()
+    if to_unroll and (found := _unrolled(graph_def, concrete, *to_unroll)):
+        graph_def, turns = found.graph_def, found.turns
     sums.split(graph_def, _SUMMED)
     norms.take_apart(graph_def, inputs)
     onednn.name_convolutions(graph_def)
     refuse_old_loops(graph_def, concrete)
-    names = [op.name for op in concrete.graph.get_operations()]
+    traced = (op.name for op in concrete.graph.get_operations())
+    names = [name for one in traced for name in turns.get(one, [one])]
     kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
     handles = {i.name for i in inputs if is_variable(i)}
     gone = reads.share(graph_def, handles, kept, names)
     gone |= additions.make(graph_def, concrete, inputs, _SUMMED)
     nodes = graphdefs.in_program_order(graph_def, names)
     _place_nodes(nodes, inputs, places, device)
-    return graph_def, nodes, gone
+    return graph_def, nodes, gone | turns.keys()
+
+
+def _unrolled(
+    graph_def: GraphDef,
+    concrete: Any,
+    inputs: Sequence[Input],
+    known: Mapping[Value, tuple[int, ...]],
+) -> Unrolled | None:
+    """The function without loops, if none has to stay."""
+    library = {one.signature.name: one for one in graph_def.library.function}
+    sized, fixed = import_sized(graph_def, inputs, library, known, concrete.graph)
+    placeholders = {one.name: placeholder_name(i) for i, one in enumerate(inputs)}
+
+    def shape_of(text: str) -> tuple[int, ...] | None:
+        value = graphdefs.parse_value(text)
+        name = placeholders.get(value.node, value.node)
+        if value in fixed or name not in sized._nodes_by_name:
+            return fixed.get(value)
+        return full(sized.get_tensor_by_name(f"{name}:{value.index}").shape)
+
+    outputs = [graphdefs.parse_value(t.name).node for t in concrete.outputs]
+    return unrolled(graph_def, placeholders, outputs, shape_of)
 
 
 def _with_effects(graph: Graph, names: Iterable[str]) -> set[str]:

@@ -12,7 +12,7 @@ from tfmem.bridge.capture import Captured, capture
 from tfmem.bridge.forks import check_no_fork
 from tfmem.bridge.frames import uncopied
 from tfmem.bridge.lines import told
-from tfmem.bridge.room import GROWTHS, Before, are_near, are_within
+from tfmem.bridge.room import Before, are_near, are_within
 from tfmem.errors import BudgetError
 from tfmem.functions.answers import answering
 from tfmem.functions.arguments import lie_alike, with_passed
@@ -21,6 +21,7 @@ from tfmem.functions.entry import Entry
 from tfmem.functions.failures import Failure, explained, tells_bugs
 from tfmem.functions.placed import distinct
 from tfmem.functions.resolve import have_room
+from tfmem.functions.ways import Ways
 from tfmem.options import Options
 from tfmem.planning.published.tensorflowmem import TensorFlowMem
 from tfmem.planning.request import Request
@@ -77,7 +78,7 @@ def captured(
     kwargs: Any,
     entries: Mapping[Hashable, Entry] = MappingProxyType({}),
     key: Hashable = None,
-    growth: float = GROWTHS[-1],
+    ways: Ways | None = None,
 ) -> Captured:
     """A function that was traced for some arguments, with what is known of these.
 
@@ -88,8 +89,9 @@ def captured(
       original, concrete, requests, args, kwargs: the function, what is asked, and the call.
       entries: by signature.
       key: the signature of the call.
-      growth: one of `GROWTHS`.
+      ways: how it is captured; default: as it is.
     """
+    ways = ways or Ways()
     first, there = requests[0], [entries[key]] if key in entries else entries.values()
     known = [one.captured for one in there if one.captured.is_of(concrete)]
     computed = [one.sizing.most for one in known if one.sizing is not None]
@@ -102,7 +104,8 @@ def captured(
                 args=flat,
                 ask=answering(ask, first.budget),
                 count=lengths,
-                before=Before.of([one.shapes for one in known], computed, growth),
+                before=Before.of([one.shapes for one in known], computed, ways.growths[0]),
+                unrolls=ways.unrolls,
             )
         )
     return with_passed(found, flat, (args, kwargs))
