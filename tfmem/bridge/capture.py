@@ -17,21 +17,13 @@ from typing import Any
 import tensorflow as tf
 
 from tfmem.bridge import (
-    additions,
     by_rows,
     graphdefs,
-    grappler,
-    kernels,
     lines,
-    norms,
-    onednn,
-    randoms,
-    reads,
-    sums,
 )
 from tfmem.bridge.asked import Ask
 from tfmem.bridge.ends import Limits
-from tfmem.bridge.graphdefs import BODIES, FunctionDef, GraphDef, NodeDef
+from tfmem.bridge.graphdefs import FunctionDef, GraphDef, NodeDef
 from tfmem.bridge.inference import import_sized
 from tfmem.bridge.inputs import (
     Input,
@@ -42,7 +34,6 @@ from tfmem.bridge.inputs import (
     inputs_of,
     is_variable,
     place_of,
-    placeholder_name,
     tensor_of,
     with_shape,
 )
@@ -50,15 +41,13 @@ from tfmem.bridge.nodes import Reader
 from tfmem.bridge.refusals import (
     plain_name,
     refuse_compiled,
-    refuse_old_loops,
     refuse_pulled,
     refuse_unknown,
 )
+from tfmem.bridge.rewriting import nodes_of
 from tfmem.bridge.room import NO_ROOM, Before, are_equal, are_within, have_sizes
 from tfmem.bridge.seen import Place, Seen, may_grow
 from tfmem.bridge.sizing import Read, Sizing, computed_first
-from tfmem.bridge.tensors import full
-from tfmem.bridge.unrolled import Unrolled, unrolled
 from tfmem.graph.bodies import LOOPS, Bodies, Body
 from tfmem.graph.ir import Graph, Node, Value
 from tfmem.graph.ops import facts_of
@@ -223,7 +212,7 @@ def capture(
     with_sizes = [*map(with_shape, inputs, shapes), *inputs[len(shapes) :]]
     places = {i.name: place_of(i, actual.get(i.name), device) for i in inputs}
     to_unroll = (with_sizes, known or {}) if unrolls else None
-    graph_def, nodes, gone = _nodes_of(concrete, inputs, places, device, to_unroll)
+    graph_def, nodes, gone = nodes_of(concrete, inputs, places, device, to_unroll)
     library = {one.signature.name: one for one in graph_def.library.function}
     own = [node for node in nodes if node.name not in places]
     outputs = tuple(graphdefs.parse_value(t.name) for t in concrete.outputs)
@@ -237,13 +226,10 @@ def capture(
 
     fully_read = partial(_with_seen, read, count, graph_def)
     found, sizing = computed_first(fully_read, graph_def, inputs, args, before)
-    _, reader, body = found
-    refuse_unknown(reader.unknown, concrete)
-    refuse_pulled(body.graph, reader.workspace, device)
     must_run = {op.name for op in concrete.graph.control_outputs} - gone
     return replace(
-        _as_read(found, concrete, inputs),
-        control_outputs=tuple(sorted(_with_effects(body.graph, must_run))),
+        _as_read(found, concrete, inputs, device),
+        control_outputs=tuple(sorted(_with_effects(found[2].graph, must_run))),
         node_defs={node.name: graphdefs.bare(node) for node in own},
         library=library,
         has_sizes=have_sizes(args or ()),
@@ -253,9 +239,15 @@ def capture(
     )
 
 
-def _as_read(found: Read, concrete: Any, inputs: Sequence[Input]) -> Captured:
-    """What is known of a function when it has been read."""
+def _as_read(found: Read, concrete: Any, inputs: Sequence[Input], device: str) -> Captured:
+    """What is known of a function when it has been read.
+
+    Raises:
+      UnsupportedFunctionError: a size is not known.
+    """
     sized, reader, body = found
+    refuse_unknown(reader.unknown, concrete)
+    refuse_pulled(body.graph, reader.workspace, device)
     variables = {i.name: i.variable for i in inputs if i.variable is not None}
     return Captured(
         graph=body.graph,
@@ -294,59 +286,6 @@ def _with_seen(
         seen = more
         found = read(limits, seen)
     return first
-
-
-def _nodes_of(
-    concrete: Any,
-    inputs: Sequence[Input],
-    places: Mapping[str, str],
-    device: str,
-    to_unroll: tuple[Sequence[Input], Mapping[Value, tuple[int, ...]]] | None,
-) -> tuple[GraphDef, list[NodeDef], frozenset[str]]:
-    """What TensorFlow would run: the GraphDef, its nodes in program order, on their devices.
-
-    Also the names of the reads of variables for which others serve.
-    """
-    graph_def = grappler.optimize(concrete, inputs, places, device)
-    randoms.tell(graph_def)
-    turns = dict[str, list[str]]()
-    if to_unroll and (found := _unrolled(graph_def, concrete, *to_unroll)):
-        graph_def, turns = found.graph_def, found.turns
-    sums.split(graph_def, _SUMMED)
-    norms.take_apart(graph_def, inputs)
-    onednn.name_convolutions(graph_def)
-    refuse_old_loops(graph_def, concrete)
-    traced = (op.name for op in concrete.graph.get_operations())
-    names = [name for one in traced for name in turns.get(one, [one])]
-    kept = {graphdefs.parse_value(t.name).node for t in concrete.outputs}
-    handles = {i.name for i in inputs if is_variable(i)}
-    gone = reads.share(graph_def, handles, kept, names)
-    gone |= additions.make(graph_def, concrete, inputs, _SUMMED)
-    nodes = graphdefs.in_program_order(graph_def, names)
-    _place_nodes(nodes, inputs, places, device)
-    return graph_def, nodes, gone | turns.keys()
-
-
-def _unrolled(
-    graph_def: GraphDef,
-    concrete: Any,
-    inputs: Sequence[Input],
-    known: Mapping[Value, tuple[int, ...]],
-) -> Unrolled | None:
-    """The function without loops, if none has to stay."""
-    library = {one.signature.name: one for one in graph_def.library.function}
-    sized, fixed = import_sized(graph_def, inputs, library, known, concrete.graph)
-    placeholders = {one.name: placeholder_name(i) for i, one in enumerate(inputs)}
-
-    def shape_of(text: str) -> tuple[int, ...] | None:
-        value = graphdefs.parse_value(text)
-        name = placeholders.get(value.node, value.node)
-        if value in fixed or name not in sized._nodes_by_name:
-            return fixed.get(value)
-        return full(sized.get_tensor_by_name(f"{name}:{value.index}").shape)
-
-    outputs = [graphdefs.parse_value(t.name).node for t in concrete.outputs]
-    return unrolled(graph_def, placeholders, outputs, shape_of)
 
 
 def _with_effects(graph: Graph, names: Iterable[str]) -> set[str]:
@@ -392,39 +331,6 @@ def _signature_of(concrete: Any) -> Signature:
             for key, closure in by_ref.by_ref_external.items()
         },
     )
-
-
-# Devices.
-
-
-def _place_nodes(
-    nodes: Iterable[NodeDef], inputs: Iterable[Input], places: Mapping[str, str], device: str
-) -> None:
-    """Gives each node its device: beside the resource it uses, else where the user put it.
-
-    What a GPU has no kernel for runs on the CPU beside it, as it does when TensorFlow places nodes.
-
-    The colocation that Grappler or the user asked for is dropped: it is obeyed by now, and would
-    contradict a node that a pass moves.
-    """
-    resource_place = {i.name: places[i.name] for i in inputs if i.dtype == tf.resource}
-    for node in nodes:
-        if node.name in places:
-            continue
-        node.attr.pop("_class", None)
-        node.attr.pop("_output_shapes", None)
-        if node.op not in BODIES:
-            for source in node.input:
-                if (place := resource_place.get(source.partition(":")[0])) is not None:
-                    node.device = place
-                    break
-        kernels.place(node, device)
-        if node.op in ("Identity", "VarHandleOp") and _is_resource(node):
-            resource_place[node.name] = node.device
-
-
-def _is_resource(node: NodeDef) -> bool:
-    return bool(node.op == "VarHandleOp" or node.attr["T"].type == tf.resource.as_datatype_enum)
 
 
 def _sources(graph: Graph, concrete: Any) -> dict[str, str]:

@@ -334,12 +334,15 @@ def candidate_sets(
     levels: list[tuple[str, ...]] = [()]
     if request.host and "place" in request.techniques:
         levels = placement_levels(graph, request.device)
-    if not there:
-        yield made(orders[0], (), {})
-        levels = levels[1:]
-    if levels and may_order:
+    if may_order:
         early = updates_after_reads(graph, updates_first(graph, program_order(graph)))
         orders.append(small_first(graph, early))
+    if not there:
+        held = [_held(graph, costs, request.device, one) for one in orders]
+        # What is put off until after the peak costs nothing there, and much under a limit below it.
+        compared = orders if held[-1] < held[0] else orders[:1]
+        yield from _faster([made(one, (), {}) for one in compared])
+        levels = levels[1:]
     for level in levels:
         away = (*there, *level)
         besides = [moved_nodes(graph, away, by) for by in (costs, None)]
@@ -369,11 +372,12 @@ def _with_updates(
     graph: Graph, costs: Costs, device: str, least_peak: tuple[str, ...]
 ) -> tuple[str, ...]:
     """The order with early updates, if fewer bytes are in use beside the nodes that keep theirs."""
-    movable = movable_nodes(graph)
+    orders = least_peak, updates_first(graph, least_peak)
+    return min(orders, key=lambda one: _held(graph, costs, device, one))
 
-    def total(order: tuple[str, ...]) -> int:
-        found = simulate(graph, costs, Plan(order=order, device=device))
-        rows = zip(found.order, found.timeline.tolist(), strict=True)
-        return sum(nbytes for name, nbytes in rows if name not in movable)
 
-    return min(least_peak, updates_first(graph, least_peak), key=total)
+def _held(graph: Graph, costs: Costs, device: str, order: tuple[str, ...]) -> int:
+    """Bytes in use beside each node, in all, but for the nodes that `early` moves."""
+    movable, found = movable_nodes(graph), simulate(graph, costs, Plan(order=order, device=device))
+    rows = zip(found.order, found.timeline.tolist(), strict=True)
+    return sum(nbytes for name, nbytes in rows if name not in movable)
