@@ -66,8 +66,8 @@ def merged_device(explicit: str, device: str) -> str:
 def in_program_order(graph_def: GraphDef, names: Iterable[str]) -> list[NodeDef]:
     """The nodes in a topological order, close to that in which the user's code made them.
 
-    `names` are those of the nodes as the user's code made them. A node that Grappler made takes the
-    place of the first node that needs it.
+    `names` are those of the nodes as the user's code made them. A node that Grappler made, or that
+    stands for an earlier one like it, takes the place of the first node that needs it.
     """
     by_name = {node.name: node for node in graph_def.node}
     before = {name: set(map(_source_of, node.input)) for name, node in by_name.items()}
@@ -77,16 +77,9 @@ def in_program_order(graph_def: GraphDef, names: Iterable[str]) -> list[NodeDef]
             after[source].append(name)
 
     rank = {name: i for i, name in enumerate(names)}
-    reverse = [n.name for n in reversed(graph_def.node) if n.name not in rank]
-    while reverse:  # a made node's rank is known once those of its readers are, which come behind
-        waiting = []
-        for name in reverse:
-            ranks = [rank[reader] for reader in after[name] if reader in rank]
-            if len(ranks) == len(after[name]):
-                rank[name] = min(ranks, default=len(rank))
-            else:
-                waiting.append(name)
-        reverse = waiting
+    last = len(rank)
+    for name in (node.name for node in reversed(topological(graph_def.node))):
+        rank[name] = min([rank.get(name, last), *(rank[reader] for reader in after[name])])
 
     names = list(by_name)
     number = {name: i for i, name in enumerate(names)}

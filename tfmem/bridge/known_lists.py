@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfmem.bridge.graphdefs import GraphDef, NodeDef
 from tfmem.bridge.shapes import Shape
 
-MOST_NODES = 20_000
+MOST_NODES = 10_000
 """Nodes that the turns of all loops may be. More reach longer loops, and are planned for longer."""
 
 NUMBERS: Mapping[str, Callable[..., Any]] = {

@@ -146,10 +146,14 @@ class Candidates:
 
     def seconds_within(self, limit: int) -> float:
         """What a step takes under a limit, by the rehearsal's clock with most copies hidden."""
+        factor = MOSTLY_HIDDEN if self.request.host else math.inf
+        if limit <= self._failed_at.get(factor, -1):
+            return math.inf
         try:
-            scoring = Scoring(*SCORINGS[0], MOSTLY_HIDDEN)
-            return self._rehearsals.under(limit, scoring).seconds
+            return self._rehearsals.under(limit, Scoring(*SCORINGS[0], factor)).seconds
         except Unreachable:
+            if factor < math.inf:  # else there are other ways to score
+                self._failed_at[factor] = limit
             return math.inf
 
     def limit(self, number: int) -> int:

@@ -115,12 +115,13 @@ class Scores:
             if not problem.may_repeat[node] or len(seen) > MOST_SOURCES:
                 return math.inf, math.inf
             seconds += problem.seconds[node]
-            for nbytes, updated in problem.contents[node]:
+            # Without copies updates wait for clones that read what they replace (`candidates`).
+            for nbytes, updated in problem.contents[node] if self._swaps else ():
                 longer += nbytes * max(0.0, staleness - self._weighted(updated))
             for source in {problem.storage[v] for v in problem.form.reads[node]} - seen - {-1}:
                 seen.add(source)
                 if state.is_here[source]:
-                    kept = self._weighted(state.due(source))
+                    kept = self._weighted(state.kept_until(source))
                     longer += problem.size[source] * max(0.0, staleness - kept)
                 elif source in problem.through[node]:
                     return math.inf, math.inf

@@ -83,6 +83,14 @@ class State:
             return min(self.problem.begins[uses[one.next_use]], one.needed_for_clone)
         return one.needed_for_clone
 
+    def kept_until(self, storage: int) -> float:
+        """When a storage that is here is needed for the last time; infinite if never."""
+        uses, one = self.problem.uses[storage], self.storages[storage]
+        if one.next_use == len(uses):
+            return one.needed_for_clone
+        last = self.problem.begins[uses[-1]]
+        return last if one.needed_for_clone == math.inf else max(last, one.needed_for_clone)
+
     def evicted_children(self, storage: int) -> list[int]:
         """Storages that are computed from this one, are evicted, and will be needed."""
         problem, found = self.problem, []
