@@ -130,10 +130,17 @@ def assigning(x: tf.Tensor, w: tf.Tensor) -> tf.Tensor:
     return x[0] @ w
 
 
+def returning(x: tf.Tensor, w: tf.Tensor) -> tf.TensorArray:
+    rows = tf.TensorArray(tf.float32, TURNS, element_shape=[ROWS, WIDTH])
+    for number in tf.range(TURNS):
+        rows = rows.write(number, x[number] @ w)
+    return rows
+
+
 COUNT = tf.Variable(0)
 
 
-@pytest.mark.parametrize("made", [drawing, until_large, assigning])
+@pytest.mark.parametrize("made", [drawing, until_large, assigning, returning])
 def test_loops_stay_whose_turns_are_not_known_or_have_effects(made: Any) -> None:
     assert unrolled(tf.function(made), X, W).has_loops
 

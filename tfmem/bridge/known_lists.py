@@ -17,7 +17,8 @@ from tfmem.bridge.graphdefs import GraphDef, NodeDef
 from tfmem.bridge.shapes import Shape
 
 MOST_NODES = 10_000
-"""Nodes that the turns of all loops may be. More reach longer loops, and are planned for longer."""
+"""Nodes that a graph may have whose loops became graphs. More reach longer loops, and plan for
+longer."""
 
 NUMBERS: Mapping[str, Callable[..., Any]] = {
     "Add": np.add,

@@ -72,12 +72,13 @@ def _unrolled(
     """The function without loops, if none has to stay."""
     library = {one.signature.name: one for one in graph_def.library.function}
     sized, fixed = import_sized(graph_def, inputs, library, known, concrete.graph)
+    names = {op.name for op in sized.get_operations()}
     placeholders = {one.name: placeholder_name(i) for i, one in enumerate(inputs)}
 
     def shape_of(text: str) -> tuple[int, ...] | None:
         value = graphdefs.parse_value(text)
         name = placeholders.get(value.node, value.node)
-        if value in fixed or name not in sized._nodes_by_name:
+        if value in fixed or name not in names:
             return fixed.get(value)
         return full(sized.get_tensor_by_name(f"{name}:{value.index}").shape)
 

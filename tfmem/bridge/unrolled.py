@@ -101,9 +101,14 @@ class _Writer(ListWriter):
         self._controls: dict[str, tuple[str, ...]] = {}  # of nodes that are gone
 
     def finished(self, wanted: Iterable[str]) -> Unrolled:
-        """What was written, as far as it is needed for some nodes, or has an effect."""
-        by_name = {node.name: node for node in self.made.node}
-        todo = [name for name in wanted if name in by_name]
+        """What was written, as far as it is needed for some nodes, or has an effect.
+
+        Raises:
+          CannotBe: one of them gave a list.
+        """
+        by_name, todo = {node.name: node for node in self.made.node}, list(wanted)
+        if any(name not in by_name for name in todo):
+            raise CannotBe
         todo += [node.name for node in self.made.node if facts_of(node.op).is_stateful]
         needed = set(todo)
         while todo:
