@@ -165,14 +165,17 @@ def test_what_reads_a_variable_after_a_loop_assigns_it_behind_all_turns() -> Non
     def function(x: tf.Tensor) -> tf.Tensor:
         y = tf.scan(lambda state, row: tf.tanh(state @ weight + row), x, tf.zeros([ROWS, WIDTH]))
         weight.assign(0.5 * weight)
+        COUNT.assign_sub(1)
         return tf.reduce_sum(y) + tf.reduce_sum(weight)
 
     expected = function(X)
     weight.assign(W)
+    COUNT.assign(5)
     captured = unrolled(function, X)
     assert not captured.has_loops
     assert np.array_equal(rebuild(captured, captured.graph).function(X), expected)
     assert np.array_equal(weight, 0.5 * W)
+    assert int(COUNT) == 4
 
 
 def test_a_loop_becomes_a_graph_where_there_is_no_plan_with_it() -> None:

@@ -83,7 +83,8 @@ def _unrolled(
         return full(sized.get_tensor_by_name(f"{name}:{value.index}").shape)
 
     outputs = [graphdefs.parse_value(t.name).node for t in concrete.outputs]
-    return unrolled(graph_def, placeholders, outputs, shape_of)
+    effects = [op.name for op in concrete.graph.control_outputs]
+    return unrolled(graph_def, placeholders, outputs, effects, shape_of)
 
 
 def _place_nodes(

@@ -69,7 +69,11 @@ class Unrolled:
 
 
 def unrolled(
-    graph_def: GraphDef, inputs: Iterable[str], outputs: Iterable[str], shape_of: ShapeOf
+    graph_def: GraphDef,
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    effects: Iterable[str],
+    shape_of: ShapeOf,
 ) -> Unrolled | None:
     """The same graph in which no loop is left; None if there is none, or one has to stay.
 
@@ -77,6 +81,7 @@ def unrolled(
       graph_def: the nodes.
       inputs: names of its inputs.
       outputs: names of the nodes that it returns values of.
+      effects: names of nodes that must run whether their values are needed or not.
       shape_of: of values of the graph.
     """
     loops = [node.name for node in graph_def.node if node.op in LOOPS]
@@ -85,7 +90,7 @@ def unrolled(
     writer = _Writer(graph_def, shape_of)
     try:
         writer.write(topological(graph_def.node), {}, "")
-        return writer.finished([*inputs, *outputs])
+        return writer.finished([*inputs, *outputs, *(set(effects) - set(loops))])
     except CannotBe:
         return None
 
