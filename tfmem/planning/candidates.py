@@ -342,7 +342,7 @@ def candidate_sets(
         early = updates_after_reads(graph, updates_first(graph, program_order(graph)))
         orders.append(small_first(graph, early))
     if not there:
-        held = [_held(graph, costs, request.device, one) for one in orders]
+        held = _held(graph, costs, request.device, orders)
         # What is put off until after the peak costs nothing there, and much under a limit below it.
         compared = orders if held[-1] < held[0] else orders[:1]
         yield from _faster([made(one, (), {}) for one in compared])
@@ -360,6 +360,8 @@ def _faster(found: Sequence[Candidates]) -> list[Candidates]:
     Also those that are much faster where the limit is the least unlimited peak: an order that takes
     little by itself may be one that no eviction makes smaller.
     """
+    if len(found) == 1:
+        return list(found)
     least = min(found, key=lambda one: one.unlimited.peak_bytes)
     chosen = least
     for limit in map(least.limit, COMPARED):
@@ -376,12 +378,16 @@ def _with_updates(
     graph: Graph, costs: Costs, device: str, least_peak: tuple[str, ...]
 ) -> tuple[str, ...]:
     """The order with early updates, if fewer bytes are in use beside the nodes that keep theirs."""
-    orders = least_peak, updates_first(graph, least_peak)
-    return min(orders, key=lambda one: _held(graph, costs, device, one))
+    late, early = orders = least_peak, updates_first(graph, least_peak)
+    held = _held(graph, costs, device, orders)
+    return early if held[1] < held[0] else late
 
 
-def _held(graph: Graph, costs: Costs, device: str, order: tuple[str, ...]) -> int:
-    """Bytes in use beside each node, in all, but for the nodes that `early` moves."""
-    movable, found = movable_nodes(graph), simulate(graph, costs, Plan(order=order, device=device))
-    rows = zip(found.order, found.timeline.tolist(), strict=True)
-    return sum(nbytes for name, nbytes in rows if name not in movable)
+def _held(graph: Graph, costs: Costs, device: str, orders: Sequence[tuple[str, ...]]) -> list[int]:
+    """Bytes in use beside each node of each order, in all, but for the nodes that `early` moves."""
+    movable, found = movable_nodes(graph), []
+    for order in orders:
+        simulation = simulate(graph, costs, Plan(order=order, device=device))
+        rows = zip(simulation.order, simulation.timeline.tolist(), strict=True)
+        found.append(sum(nbytes for name, nbytes in rows if name not in movable))
+    return found
