@@ -396,4 +396,5 @@ class Optimized:
         if original is not self.original:
             self._forget(original)
         before = self._entries, signature_of(args, kwargs), self._ways
-        return self._ways.checked(captured(original, concrete, requests, args, kwargs, *before))
+        of = functools.partial(captured, original, concrete, requests, args, kwargs, *before)
+        return self._ways.captured(of)

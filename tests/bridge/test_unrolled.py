@@ -12,6 +12,7 @@ import tf_keras
 
 import tfmem
 from tests.support.captures import captured_from
+from tfmem.bridge import rewriting
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.rebuild import rebuild
 
@@ -194,6 +195,19 @@ def test_a_loop_becomes_a_graph_where_there_is_no_plan_with_it() -> None:
 
 def test_where_it_cannot_be_one_the_refusal_is_that_of_the_loop() -> None:
     optimized = tfmem.optimize(gradients(drawing), budget=2**16)
+    for _ in range(2):
+        with pytest.raises(tfmem.BudgetError, match="cannot be met"):
+            optimized.plan(numbers(32, ROWS, WIDTH), W)
+
+
+def test_where_a_graph_of_turns_is_refused_by_capture_the_refusal_is_that_of_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unsupported(*_: Any) -> Any:
+        raise tfmem.UnsupportedFunctionError("a size is not known")
+
+    optimized = tfmem.optimize(gradients(scanned), budget=2**16)
+    monkeypatch.setattr(rewriting, "unrolled", unsupported)
     for _ in range(2):
         with pytest.raises(tfmem.BudgetError, match="cannot be met"):
             optimized.plan(numbers(32, ROWS, WIDTH), W)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
+
 from tfmem.bridge.capture import Captured
 from tfmem.bridge.room import GROWTHS
-from tfmem.errors import Error
+from tfmem.errors import Error, UnsupportedFunctionError
 
 
 class Ways:
@@ -33,14 +36,18 @@ class Ways:
             return False
         return True
 
-    def checked(self, captured: Captured) -> Captured:
-        """A function that was captured, if that was in the way that comes next.
+    def captured(self, capture: Callable[[], Captured]) -> Captured:
+        """A function, captured in the way that comes next.
 
         Raises:
           Error: what it was refused with in the way before, for its loops have to stay.
         """
         refused, self._refused = self._refused, None
-        if refused is not None and captured.has_loops:
-            self.unrolls = self._can_unroll = False
-            raise refused
-        return captured
+        if refused is None:
+            return capture()
+        with contextlib.suppress(UnsupportedFunctionError):
+            found = capture()
+            if not found.has_loops:
+                return found
+        self.unrolls = self._can_unroll = False
+        raise refused
