@@ -16,11 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfmem.bridge import (
-    by_rows,
-    graphdefs,
-    lines,
-)
+from tfmem.bridge import by_rows, graphdefs, lines
 from tfmem.bridge.asked import Ask
 from tfmem.bridge.ends import Limits
 from tfmem.bridge.graphdefs import FunctionDef, GraphDef, NodeDef

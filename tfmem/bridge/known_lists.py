@@ -15,12 +15,13 @@ import tensorflow as tf
 
 from tfmem.bridge.graphdefs import GraphDef, NodeDef
 from tfmem.bridge.shapes import Shape
+from tfmem.bridge.tensors import MAX_CONSTANT
 
 MOST_NODES = 10_000
 """Nodes that a graph may have whose loops became graphs. More reach longer loops, and plan for
 longer."""
 
-NUMBERS: Mapping[str, Callable[..., Any]] = {
+_NUMBERS: Mapping[str, Callable[..., Any]] = {
     "Add": np.add,
     "AddV2": np.add,
     "Sub": np.subtract,
@@ -40,7 +41,6 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     "FloorMod": np.remainder,
     "Identity": np.asarray,
     "Squeeze": np.squeeze,
-    "Cast": np.asarray,
 }
 """What ops that loops count by make of whole numbers."""
 
@@ -107,16 +107,13 @@ class ListWriter:
 
     def count(self, node: NodeDef, data: Sequence[str], name: str) -> None:
         """Notes the numbers that a node makes, if they are known."""
-        if node.op == "Const":
-            tensor = node.attr["value"].tensor
-            if tf.as_dtype(tensor.dtype).is_integer or tensor.dtype == tf.bool.as_datatype_enum:
-                numbers = tf.make_ndarray(tensor)
-                if numbers.size == 1:
-                    self.numbers[name] = numbers
-                if numbers.ndim == 1:
-                    self.shapes[name] = tuple(map(int, numbers))
-        elif node.op in NUMBERS and data and all(one in self.numbers for one in data):
-            self.numbers[name] = NUMBERS[node.op](*(self.numbers[one] for one in data))
+        made = number_made(node, [self.numbers.get(one) for one in data])
+        if made is None or made.dtype.kind not in "biu":
+            return
+        if made.size == 1:
+            self.numbers[name] = made
+        if node.op == "Const" and made.ndim == 1:
+            self.shapes[name] = tuple(map(int, made))
 
     def number(self, thing: Thing) -> int:
         """A whole number that is known.
@@ -280,7 +277,26 @@ _RULES: Mapping[str, Callable[..., list[Thing]]] = {
 """What is made of nodes of lists."""
 
 
+def number_made(node: NodeDef, given: Sequence[np.ndarray | None]) -> np.ndarray | None:
+    """The few numbers that a constant is, or that a node makes of others, if they are known."""
+    if node.op == "Const":
+        tensor = node.attr["value"].tensor
+        count = tf.TensorShape(tensor.tensor_shape).num_elements()
+        return tf.make_ndarray(tensor) if count <= MAX_CONSTANT else None
+    known = [one for one in given if one is not None]
+    if not known or len(known) < len(given):
+        return None
+    if node.op == "Cast":
+        return known[0].astype(tf.as_dtype(node.attr["DstT"].type).as_numpy_dtype)
+    return np.asarray(_NUMBERS[node.op](*known)) if node.op in _NUMBERS else None
+
+
 def listed_of(thing: Thing) -> Listed:
+    """A list.
+
+    Raises:
+      CannotBe: it is a value.
+    """
     if not isinstance(thing, Listed):
         raise CannotBe
     return thing

@@ -31,12 +31,12 @@ from tfmem.bridge.graphdefs import (
 )
 from tfmem.bridge.known_lists import (
     MOST_NODES,
-    NUMBERS,
     CannotBe,
     Listed,
     ListWriter,
     ShapeOf,
     Thing,
+    number_made,
     value_name,
 )
 from tfmem.graph.bodies import LOOPS
@@ -268,10 +268,9 @@ class _Writer(ListWriter):
                 known[name] = self.numbers[one]
         for node in condition.nodes:
             sources = [_name(text) for text in node.input if text[0] != "^"]
-            if node.op == "Const":
-                known[node.name] = tf.make_ndarray(node.attr["value"].tensor)
-            elif node.op in NUMBERS and all(one in known for one in sources):
-                known[node.name] = NUMBERS[node.op](*(known[one] for one in sources))
+            made = number_made(node, [known.get(one) for one in sources])
+            if made is not None:
+                known[node.name] = made
         found = known.get(_name(condition.outputs[0]))
         if found is None or found.size != 1:
             raise CannotBe
