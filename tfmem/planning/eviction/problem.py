@@ -93,10 +93,19 @@ class EvictionProblem:
         self.arguments = inputs - handles
         self.contents = self._contents()
         self.may_repeat = [self._may_repeat(node) for node in range(len(form.names))]
+        self._children: dict[int, tuple[int, ...]] = {}
 
     def outputs(self, node: int) -> range:
         """The values that a node makes."""
         return range(self.form.first[node], self.form.first[node + 1])
+
+    def children(self, storage: int) -> tuple[int, ...]:
+        """Storages that are computed from one, each once."""
+        if storage not in self._children:
+            found = (self.storage[v] for n in self.readers[storage] for v in self.outputs(n))
+            others = dict.fromkeys(child for child in found if child not in (-1, storage))
+            self._children[storage] = tuple(others)
+        return self._children[storage]
 
     def _storages_of(self, values: Sequence[int]) -> list[int]:
         found = dict.fromkeys([self.storage[value] for value in values])

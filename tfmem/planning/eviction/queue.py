@@ -87,14 +87,13 @@ class EvictionQueue:
         count = len(self.slot)
         if not count:
             return -1, math.inf
-        staleness = self._staleness(self.due[:count], clock)
-        with np.errstate(invalid="ignore"):
-            bound = self.weight[:count] / staleness
-        slot = int(np.argmin(np.where(np.isnan(bound), np.inf, bound)))
+        bound = self.weight[:count] / self._staleness(self.due[:count], clock)
+        slot = int(bound.argmin())
         return int(self.storages[slot]), float(bound[slot])
 
     def _staleness(self, due: Any, clock: float) -> Any:
-        return np.clip(due - clock, SOONEST, LATEST) ** self.staleness_exponent
+        until = np.minimum(np.maximum(due - clock, SOONEST), LATEST)
+        return until if self.staleness_exponent == 1.0 else until**self.staleness_exponent
 
 
 class Postponed:

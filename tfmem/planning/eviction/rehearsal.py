@@ -240,33 +240,29 @@ class _Rehearsal:
         self._free(storage)
         if one.copy is not None or due == math.inf:
             return
-        one.component = self._component(storage)
+        self._await(storage)
         todo = [(storage, due)]
         while todo:
             evicted, due = todo.pop()
-            self._join(evicted)
-            for value in self.form.reads[self.form.producer[evicted]]:
-                source = self.problem.storage[value]
-                if source < 0 or due >= self.storages[source].needed_for_clone:
+            for source in self.problem.storages_read[self.form.producer[evicted]]:
+                kept = self.storages[source]
+                if due >= kept.needed_for_clone:
                     continue
-                self.storages[source].needed_for_clone = due
+                kept.needed_for_clone = due
                 if self.is_here[source]:
                     self._offer_if_free(source)
-                elif self.storages[source].copy is None:
-                    if not self.storages[source].component:
-                        self.storages[source].component = self._component(source)
+                elif kept.copy is None:
+                    if not kept.component:
+                        self._await(source)
                     todo.append((source, due))
 
-    def _component(self, storage: int) -> int:
-        return self.state.components.add(self.problem.seconds[self.form.producer[storage]])
-
-    def _join(self, storage: int) -> None:
-        """Makes an evicted storage one component with its neighbours that are evicted, too."""
+    def _await(self, storage: int) -> None:
+        """Makes what will be computed again one component with its neighbours that will, too."""
         problem, state = self.problem, self.state
-        sources = (problem.storage[v] for v in self.form.reads[self.form.producer[storage]])
-        evicted = [source for source in sources if source >= 0 and state.is_pending(source)]
-        for other in (*evicted, *state.evicted_children(storage)):
-            own = self.storages[storage].component
+        node = self.form.producer[storage]
+        own = self.storages[storage].component = state.components.add(problem.seconds[node])
+        sources = filter(state.is_pending, problem.storages_read[node])
+        for other in (*sources, *state.evicted_children(storage)):
             state.components.join(own, self.storages[other].component)
 
     # C. Run.

@@ -118,7 +118,7 @@ class Scores:
             # Without copies updates wait for clones that read what they replace (`candidates`).
             for nbytes, updated in problem.contents[node] if self._swaps else ():
                 longer += nbytes * max(0.0, staleness - self._weighted(updated))
-            for source in {problem.storage[v] for v in problem.form.reads[node]} - seen - {-1}:
+            for source in set(problem.storages_read[node]) - seen:
                 seen.add(source)
                 if state.is_here[source]:
                     kept = self._weighted(state.kept_until(source))

@@ -93,13 +93,9 @@ class State:
 
     def evicted_children(self, storage: int) -> list[int]:
         """Storages that are computed from this one, are evicted, and will be needed."""
-        problem, found = self.problem, []
-        for reader in problem.readers[storage]:
-            for value in problem.outputs(reader):
-                child = problem.storage[value]
-                if child >= 0 and child != storage and self.is_pending(child):
-                    found.append(child)
-        return found
+        storages, is_here = self.storages, self.is_here
+        children = self.problem.children(storage)
+        return [child for child in children if storages[child].component and not is_here[child]]
 
     def is_pending(self, storage: int) -> bool:
         """Whether a storage is evicted and will be computed again."""
