@@ -31,8 +31,8 @@ class Known:
     def limit(self, number: int) -> int:
         return number
 
-    def seconds_within(self, limit: int) -> float:
-        return self.seconds[limit]
+    def seconds_within(self, limit: int, most: float = math.inf) -> float:
+        return self.seconds[limit] if self.seconds[limit] < most else math.inf
 
 
 def seconds(*each: float) -> Mapping[int, float]:

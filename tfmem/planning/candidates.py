@@ -144,13 +144,15 @@ class Candidates:
         best = self.at(self.limit(-LIMITS_ABOVE if self.away else 0))
         return best.rank[0] if best else math.inf
 
-    def seconds_within(self, limit: int) -> float:
-        """What a step takes under a limit, by the rehearsal's clock with most copies hidden."""
+    def seconds_within(self, limit: int, most: float = math.inf) -> float:
+        """What a step takes under a limit with most copies hidden; infinite if `most` or more."""
         factor = MOSTLY_HIDDEN if self.request.host else math.inf
         if limit <= self._failed_at.get(factor, -1):
             return math.inf
         try:
-            return self._rehearsals.under(limit, Scoring(*SCORINGS[0], factor)).seconds
+            return self._rehearsals.under(limit, Scoring(*SCORINGS[0], factor), most).seconds
+        except Slower:
+            return math.inf
         except Unreachable:
             if factor < math.inf:  # else there are other ways to score
                 self._failed_at[factor] = limit
@@ -164,8 +166,9 @@ class Candidates:
     def below(self, budget: int, seconds: float = math.inf) -> Iterator[Candidate]:
         """Plans for the limits next below a budget, those that may keep it.
 
-        A graph that is not small is left at the first plan that takes as many seconds as asked, for
-        those for lower limits hardly ever take less.
+        A graph that is not small is left at the first plan that takes as many seconds as asked, and
+        where no copy may be hidden at the first that keeps the budget: those for lower limits
+        hardly ever take less.
         """
         ways = WAYS_WITH_A_HOST if self.request.host else 1
         looks = max(2, EFFORT // (ways * len(self.graph)))
@@ -187,7 +190,8 @@ class Candidates:
             if made.may_keep(budget):
                 yield made
                 looks -= 1
-                if not looks:
+                is_best = not (is_small or self.request.host) and made.keeps(budget)
+                if is_best or not looks:
                     return
 
     def _above(self, number: int, budget: int) -> Iterator[Candidate]:
@@ -344,7 +348,7 @@ def candidate_sets(
     if not there:
         held = _held(graph, costs, request.device, orders)
         # What is put off until after the peak costs nothing there, and much under a limit below it.
-        compared = orders if held[-1] < held[0] else orders[:1]
+        compared = orders[::-1] if held[-1] < held[0] else orders[:1]
         yield from _faster([made(one, (), {}) for one in compared])
         levels = levels[1:]
     for level in levels:
@@ -365,9 +369,11 @@ def _faster(found: Sequence[Candidates]) -> list[Candidates]:
     least = min(found, key=lambda one: one.unlimited.peak_bytes)
     chosen = least
     for limit in map(least.limit, COMPARED):
-        seconds = [one.seconds_within(limit) for one in found]
-        if min(seconds) < math.inf:
-            chosen = found[seconds.index(min(seconds))]
+        seconds = math.inf
+        for one in found:
+            if (faster := one.seconds_within(limit, seconds)) < seconds:
+                chosen, seconds = one, faster
+        if seconds < math.inf:
             break
     loose = least.limit(0)
     is_slow = least.seconds_within(loose) < MUCH_FASTER * chosen.seconds_within(loose)
