@@ -42,7 +42,6 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         "RATIO": (0.85, 0.96),
         "LIMITS": (30, 90),
         "LIMITS_ABOVE": (0, 36),
-        "EARLIER": (0, 4),
         "COMPARED": ((0,), (24, 16, 12, 8, 4, 0)),
         "MOSTLY_HIDDEN": (0.05, 0.5),
         "MOST_FAILURES": (1, 12),

@@ -50,10 +50,6 @@ LIMITS_ABOVE = 24
 """Memory limits above the unlimited peak, up to seven times as much, for copies from the host that
 start early and fill them. More hide more copies on slow links."""
 
-EARLIER = 2
-"""Limits below one whose schedules are tried for it, too: what keeps less leaves room for copies
-that start early. More hide more copies, each at the price of a candidate."""
-
 COMPARED = (16, 8, 4, 0)
 """Numbers of the limits by which orders are compared: from a quarter of the bytes above those that
 stay to all of them."""
@@ -128,7 +124,6 @@ class Candidates:
         self._rehearsals = Rehearsals(self.problem)
         self.unlimited = self._rehearsals.under(math.inf, Scoring())
         self._by_limit: dict[int, Candidate | None] = {}
-        self._schedules: dict[int, list[Schedule]] = {}
         self._candidates: dict[tuple[int, int], Candidate] = {}
         self._recent = Recent()
         self._failed_at: dict[float, int] = {}  # the largest limit that each copy factor failed at
@@ -166,9 +161,8 @@ class Candidates:
     def below(self, budget: int, seconds: float = math.inf) -> Iterator[Candidate]:
         """Plans for the limits next below a budget, those that may keep it.
 
-        A graph that is not small is left at the first plan that takes as many seconds as asked, and
-        where no copy may be hidden at the first that keeps the budget: those for lower limits
-        hardly ever take less.
+        A graph that is not small is left at the first plan that takes as many seconds as asked, or
+        keeps the budget: those for lower limits hardly ever take less.
         """
         ways = WAYS_WITH_A_HOST if self.request.host else 1
         looks = max(2, EFFORT // (ways * len(self.graph)))
@@ -190,7 +184,7 @@ class Candidates:
             if made.may_keep(budget):
                 yield made
                 looks -= 1
-                is_best = not (is_small or self.request.host) and made.keeps(budget)
+                is_best = not is_small and made.keeps(budget)
                 if is_best or not looks:
                     return
 
@@ -242,21 +236,11 @@ class Candidates:
     def _find(self, limit: int) -> Candidate | None:
         if limit >= self.unlimited.peak_bytes:
             return self._candidate(self.unlimited, limit)
-        found = self._schedules_at(limit)
-        if found and self.away:  # what keeps less leaves room for copies that start early
-            numbers = range(LIMITS)
-            number = next((n for n in numbers if self.limit(n) <= limit), LIMITS) + EARLIER
-            found = found + self._schedules_at(self.limit(number))
-        candidates = [self._candidate(made, limit) for made in found]
-        return min(candidates, key=lambda one: one.rank, default=None)
-
-    def _schedules_at(self, limit: int) -> list[Schedule]:
-        """The fastest schedule found for each factor on the seconds of copies."""
-        if limit not in self._schedules:
-            self._schedules[limit] = self._rehearse(limit)
-        return self._schedules[limit]
+        found = [self._candidate(made, limit) for made in self._rehearse(limit)]
+        return min(found, key=lambda one: one.rank, default=None)
 
     def _rehearse(self, limit: int) -> list[Schedule]:
+        """The fastest schedule found for each factor on the seconds of copies."""
         found = []
         for factor in self._copy_factors():
             if limit <= self._failed_at.get(factor, -1):
