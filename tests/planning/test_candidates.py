@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.graphs import DEVICE
+from tests.support.graphs import DEVICE, training_chain
 from tfmem.costs.types import Costs
 from tfmem.graph.text import parse
-from tfmem.planning.candidates import COMPARED, Candidates, _faster
+from tfmem.planning.candidates import COMPARED, SMALL, Candidates, _faster
 from tfmem.planning.request import Request
 
 
@@ -56,6 +56,21 @@ def test_an_order_that_takes_little_by_itself_is_looked_at_beside_one_that_can_b
     made: list[Candidates] = list(found.values())  # type: ignore[arg-type]
     chosen = _faster(made)
     assert [name for one in chosen for name, known in found.items() if one is known] == expected
+
+
+@pytest.mark.parametrize(("layers", "ends"), [(12, False), (64, True)])
+def test_the_search_of_a_graph_that_is_not_small_ends_at_the_first_plan_that_keeps_the_budget(
+    layers: int, ends: bool
+) -> None:
+    graph = training_chain(layers, 1 << 20)
+    assert (len(graph) > SMALL) == ends
+    costs = Costs({node.name: 1.0 for node in graph.nodes if not node.is_input}, {})
+    request = Request(techniques=frozenset({"order", "recompute"}), device=DEVICE)
+    found = Candidates(graph, costs, request, [node.name for node in graph.nodes])
+    budget = int(0.9 * found.unlimited.peak_bytes)
+    kept = [one.keeps(budget) for one in found.below(budget)]
+    assert any(kept)
+    assert (True not in kept[:-1]) == ends
 
 
 def test_what_another_device_makes_is_no_eviction_where_there_is_no_host() -> None:
