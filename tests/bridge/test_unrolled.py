@@ -159,7 +159,9 @@ def test_loops_of_too_many_turns_stay() -> None:
     assert unrolled(tf.function(long), X, W).has_loops
 
 
-def test_what_reads_a_variable_after_a_loop_assigns_it_behind_all_turns() -> None:
+def test_what_assigns_a_variable_after_a_loop_runs_behind_its_turns_and_waits_for_no_count() -> (
+    None
+):
     weight = tf.Variable(W)
 
     @tf.function
@@ -174,6 +176,11 @@ def test_what_reads_a_variable_after_a_loop_assigns_it_behind_all_turns() -> Non
     COUNT.assign(5)
     captured = unrolled(function, X)
     assert not captured.has_loops
+    turns = [node for node in captured.graph.nodes if "/turn" in node.name]
+    assert sum(node.op == "MatMul" for node in turns) == TURNS
+    assert all(
+        node.nbytes == (4 * ROWS * WIDTH,) for node in turns if node.op == "AddV2"
+    )  # none that counts
     assert np.array_equal(rebuild(captured, captured.graph).function(X), expected)
     assert np.array_equal(weight, 0.5 * W)
     assert int(COUNT) == 4

@@ -218,7 +218,8 @@ class _Writer(ListWriter):
         else:
             raise CannotBe
         reads = (value_name(f"{name}/{one.name}", 0) for one in body.nodes if one.name in hoisted)
-        ends = (_name(one) for one in data if isinstance(one, str))
+        # Who waits for the loop need not wait for numbers that are known, which nobody may read.
+        ends = (_name(one) for one in data if isinstance(one, str) and one not in self.numbers)
         waited = (f"^{one}" for one in (*reads, *ends))
         self._controls[name] = tuple(dict.fromkeys((*controls, *waited)))
         self._after = before
