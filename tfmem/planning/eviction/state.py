@@ -93,9 +93,7 @@ class State:
 
     def evicted_children(self, storage: int) -> list[int]:
         """Storages that are computed from this one, are evicted, and will be needed."""
-        storages, is_here = self.storages, self.is_here
-        children = self.problem.children(storage)
-        return [child for child in children if storages[child].component and not is_here[child]]
+        return list(filter(self.is_pending, self.problem.children(storage)))
 
     def is_pending(self, storage: int) -> bool:
         """Whether a storage is evicted and will be computed again."""
