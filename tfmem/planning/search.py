@@ -146,27 +146,39 @@ class _BodyPlanner:
     def __init__(self, request: Request, costs: Costs, observe: Callable[[], object]) -> None:
         self.request, self.costs, self.observe = request, costs, observe
         self.least: dict[int, Plan] = {}
+        self.found: dict[int, Decision] = {}
         self.originals: dict[int, Original] = {}
 
     def plan(self, body: Body, budget: int | None) -> Plan:
-        """The plan within a budget; if there is none, that with the least peak."""
-        known = self.least.get(id(body))
-        if known is not None and budget is not None and budget <= (known.budget or 0):
-            return known
-        try:
-            return self._plan(body, budget)
-        except BudgetError as error:
-            plan = self.least[id(body)] = self._plan(body, error.least_bytes)
-            return plan
+        """The plan within a budget; if there is none, that with the least peak.
 
-    def _plan(self, body: Body, budget: int | None) -> Plan:
+        One for more that keeps less, too, is the plan for both.
+        """
+        if budget is None:
+            return self._decide(body, None).plan
+        known = self.least.get(id(body))
+        if known is not None and budget <= (known.budget or 0):
+            return known
+        found = self.found.get(id(body))
+        if found is not None and found.keeps(budget) and budget <= (found.plan.budget or 0):
+            return found.plan
+        try:
+            found = self._decide(body, budget)
+        except BudgetError as error:
+            plan = self.least[id(body)] = self._decide(body, error.least_bytes).plan
+            return plan
+        if not found.plan.is_noop:  # whose nodes run in any order, for which more is left free
+            self.found[id(body)] = found
+        return found.plan
+
+    def _decide(self, body: Body, budget: int | None) -> Decision:
         costs = costs_of(body, self.costs, self.request.device)
         request = within(self.request, budget)
         before = self.originals.get(id(body))
         if before is None:
             before = original(body.graph, costs, request, body.bodies)
             self.originals[id(body)] = before
-        return _planned(body.graph, costs, request, body.bodies, before, self).plan
+        return _planned(body.graph, costs, request, body.bodies, before, self)
 
 
 def _chosen(
