@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.graphs import DEVICE, training_chain
+from tests.support.graphs import DEVICE, HOST, training_chain
 from tfmem.costs.types import Costs
 from tfmem.graph.text import parse
 from tfmem.planning.candidates import COMPARED, SMALL, Candidates, _faster
-from tfmem.planning.request import Request
+from tfmem.planning.request import TECHNIQUES, Request
 
 
 @dataclass
@@ -71,6 +71,24 @@ def test_the_search_of_a_graph_that_is_not_small_ends_at_the_first_plan_that_kee
     kept = [one.keeps(budget) for one in found.below(budget)]
     assert any(kept)
     assert (True not in kept[:-1]) == ends
+
+
+@pytest.mark.parametrize(("link", "copies"), [(1e3, False), (1e5, True), (1e7, True)])
+def test_the_fastest_plan_for_a_limit_is_found_though_not_every_schedule_is_simulated(
+    link: float, copies: bool
+) -> None:
+    graph = training_chain(24, 1 << 16)
+    seconds = {node.name: 1.0 for node in graph.nodes if not node.is_input}
+    costs = Costs(seconds, to_host=link, from_host=link)
+    request = Request(techniques=frozenset(TECHNIQUES), device=DEVICE, host=HOST)
+    found = Candidates(graph, costs, request, [node.name for node in graph.nodes])
+    limit = found.limit(8)
+    made = [found._rehearse(limit, factor, math.inf) for factor in found._copy_factors()]
+    ranks = [found._candidate(one, limit).rank for one in made if one]
+    best = found.at(limit)
+    assert best
+    assert best.rank == min(ranks)
+    assert bool(best.plan.transfers) == copies
 
 
 def test_what_another_device_makes_is_no_eviction_where_there_is_no_host() -> None:

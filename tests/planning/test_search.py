@@ -27,10 +27,8 @@ from tests.support.graphs import (
     unet,
 )
 from tests.support.optimum import least_seconds
-from tfmem.costs.static import static_costs
 from tfmem.costs.types import Costs
 from tfmem.errors import BudgetError
-from tfmem.graph.bodies import Body
 from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
 from tfmem.graph.text import parse
@@ -41,7 +39,6 @@ from tfmem.planning.candidates import Candidates, candidate_sets, least_peak_ord
 from tfmem.planning.eviction.queue import EvictionQueue
 from tfmem.planning.request import TECHNIQUES, Decision, Request
 from tfmem.planning.search import choose
-from tfmem.simulation.callers import with_bodies
 from tfmem.simulation.simulate import allocate, simulate
 
 RECOMPUTE = frozenset({"order", "recompute"})
@@ -170,29 +167,6 @@ def test_a_placement_that_reaches_no_less_is_not_searched() -> None:
     bounded = [one.simulation.peak_bytes for one in found.towards_least(below=2 * least)]
     assert max(bounded) <= 2 * least
     assert min(bounded) == least
-
-
-def test_a_graph_is_searched_once_for_bodies_that_cost_the_same() -> None:
-    """What a body takes that has one order only does not depend on what is left free for it."""
-    graph = parse("""
-        x = _Arg() [1024] @cpu
-        a = MatMul(x:0, x:0) [2048] @cpu
-        c = If(a:0, x:0) [1024] @cpu
-        return c:0""")
-    body = parse("""
-        x = _Arg() [1024] @cpu
-        h = MatMul(x:0) [4096] @cpu
-        y = MatMul(h:0) [1024] @cpu
-        return y:0""")
-    bodies = {"c": (Body(body),)}
-    costs = with_bodies(static_costs(graph, flops={}, device=DEVICE), graph, bodies)
-    request = Request(device=DEVICE, budget=1, techniques=RECOMPUTE)
-    with (
-        mock.patch("tfmem.planning.search.least_peak_order", wraps=least_peak_order) as searched,
-        pytest.raises(BudgetError),
-    ):
-        choose(graph, costs, request, bodies=bodies)
-    assert [call.args[0] for call in searched.call_args_list].count(graph) == 1
 
 
 def test_a_chain_of_64_layers_takes_a_quarter_for_a_third_more_time() -> None:

@@ -168,10 +168,9 @@ class Candidate:
         seconds = max(self.simulation.step_seconds, self._whole_seconds)
         return seconds, len(self.plan.transfers), self.simulation.peak_bytes
 
-    @property
-    def costs_nothing(self) -> bool:
-        """Whether a step is predicted to take no longer than if nothing left or ran twice."""
-        return self.simulation.step_seconds <= self._whole_seconds * (1 + 1e-9)
+    def takes_at_most(self, times: float) -> bool:
+        """Whether a step takes at most so many times what it takes if nothing leaves or repeats."""
+        return self.simulation.step_seconds <= times * self._whole_seconds
 
     @cached_property
     def _whole_seconds(self) -> float:

@@ -6,7 +6,6 @@ at depends on the budget, too (`Candidates.below`).
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -236,32 +235,39 @@ class Candidates:
     def _find(self, limit: int) -> Candidate | None:
         if limit >= self.unlimited.peak_bytes:
             return self._candidate(self.unlimited, limit)
-        found = [self._candidate(made, limit) for made in self._rehearse(limit)]
-        return min(found, key=lambda one: one.rank, default=None)
-
-    def _rehearse(self, limit: int) -> list[Schedule]:
-        """The fastest schedule found for each factor on the seconds of copies."""
-        found = []
+        best: Candidate | None = None
         for factor in self._copy_factors():
-            if limit <= self._failed_at.get(factor, -1):
-                continue
-            best: Schedule | None = None
-            for scoring in self._scorings(factor):
-                seconds = best.seconds if best else math.inf
-                with contextlib.suppress(Unreachable, Slower):
-                    best = self._rehearsals.under(limit, scoring, seconds)
-            if best:
-                found.append(best)
-            else:
-                self._failed_at[factor] = limit
-        return found
+            # No step takes less than its schedule computes, which is all where no copy counts.
+            seconds = best.rank[0] if best and factor == math.inf else math.inf
+            if made := self._rehearse(limit, factor, seconds):
+                found = self._candidate(made, limit)
+                best = min(best, found, key=lambda one: one.rank) if best else found
+        return best
+
+    def _rehearse(self, limit: int, factor: float, seconds: float) -> Schedule | None:
+        """The fastest schedule found for a factor on the seconds of copies, if it takes less."""
+        if limit <= self._failed_at.get(factor, -1):
+            return None
+        best: Schedule | None = None
+        is_reached = False
+        for scoring in self._scorings(factor):
+            try:
+                best = self._rehearsals.under(limit, scoring, best.seconds if best else seconds)
+                is_reached = True
+            except Slower:
+                is_reached = True
+            except Unreachable:
+                pass
+        if not is_reached:
+            self._failed_at[factor] = limit
+        return best
 
     def _copy_factors(self) -> tuple[float, ...]:
         if not self.request.host:
             return (math.inf,)
-        swaps = (1.0, MOSTLY_HIDDEN) if "swap" in self.request.techniques else ()
+        swaps = (MOSTLY_HIDDEN, 1.0) if "swap" in self.request.techniques else ()
         if "recompute" in self.request.techniques or not swaps:
-            return (math.inf, *swaps)
+            return (*swaps, math.inf)
         return swaps
 
     def _scorings(self, factor: float) -> list[Scoring]:

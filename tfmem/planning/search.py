@@ -14,7 +14,7 @@ from tfmem.graph.bodies import Bodies, Body
 from tfmem.graph.ir import Graph
 from tfmem.plan import BodyPlan, Plan
 from tfmem.planning.candidate import Candidate, candidate
-from tfmem.planning.candidates import Candidates, candidate_sets, least_peak_order
+from tfmem.planning.candidates import SMALL, Candidates, candidate_sets, least_peak_order
 from tfmem.planning.judge import (
     Original,
     beside_others,
@@ -43,6 +43,12 @@ from tfmem.units import format_bytes
 FASTER_UNDER_A_LIMIT = 0.97
 """How much faster a plan for a limit may be than that for none, whose order it need not have, and
 still be looked for. Less looks at more placements that hardly ever win, and plans longer."""
+
+HARDLY_LONGER, NO_LONGER = 1.005, 1 + 1e-9
+"""Times the seconds of a step in which nothing leaves the device or runs twice at which a plan is
+good enough, so that no other placement is looked at: in graphs that are not small, and in those
+that are. Predicted times are no more exact. Less takes twice as long to plan where there is a host
+and copies can be hidden; more may miss a faster plan, or let a larger budget have a slower one."""
 
 SHARES = (1.0, 0.95, 0.9, 0.85, 0.75, 0.5, 0.0)
 """Parts of what is left free that bodies are planned for, one after the other: what is left free
@@ -240,7 +246,8 @@ def _fastest(sets: Iterator[Candidates], policies: list[Candidate], budget: int)
         if kept and FASTER_UNDER_A_LIMIT * one_set.least_seconds >= kept.rank[0]:
             continue
         found += one_set.below(budget, kept.rank[0] if kept else math.inf)
-        if any(one.costs_nothing and one.keeps(budget) for one in found):
+        most = HARDLY_LONGER if len(one_set.graph) > SMALL else NO_LONGER
+        if any(one.takes_at_most(most) and one.keeps(budget) for one in found):
             break
     if kept := _first(found, budget):
         return kept

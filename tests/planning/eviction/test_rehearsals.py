@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from tests.support.graphs import DEVICE, HOST, graphs, unet
 from tfmem.costs.static import static_costs
 from tfmem.errors import BudgetError
 from tfmem.graph.ir import Graph
+from tfmem.graph.text import parse
 from tfmem.planning.eviction import rehearsals
 from tfmem.planning.eviction.floor import floor_bytes
 from tfmem.planning.eviction.problem import EvictionProblem
@@ -85,6 +87,23 @@ def test_what_keeps_a_lower_limit_too_is_not_rehearsed_for_it(
     assert limits == [11, 11.5, math.inf]
 
 
+def test_no_limit_is_below_what_is_there_as_the_step_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = []
+
+    def counted(problem: EvictionProblem, limit: float, *others: object) -> Schedule:
+        limits.append(limit)
+        return rehearse(problem, limit, *others)
+
+    monkeypatch.setattr(rehearsals, "rehearse", counted)
+    x, a = parse(f"x = _Arg() [100] @{DEVICE}\na = MatMul() [] @{DEVICE}\nreturn").nodes
+    graph = Graph((dataclasses.replace(x, is_owned=True), a), ())
+    known = Rehearsals(problem_of_graph(graph))
+    assert [known.under(limit, Scoring()).peak_bytes for limit in (200, 99, 5)] == [100] * 3
+    assert limits == [200]
+
+
 @pytest.mark.parametrize("seconds", [5.0, 4.5])
 def test_one_that_is_slower_than_another_is_given_up(seconds: float) -> None:
     """At 8 bytes `a` runs twice: five seconds, one behind the plain order."""
@@ -113,8 +132,8 @@ def test_what_a_limit_rules_out_is_not_tried_below_it(monkeypatch: pytest.Monkey
         tried.setdefault(limit, False)
         try:
             made = under(self, limit, scoring, *seconds)
-        except Slower:  # than another that keeps it
-            assert tried[limit]
+        except Slower:  # it may be kept
+            tried[limit] = True
             raise
         tried[limit] = True
         return made
