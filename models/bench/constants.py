@@ -42,7 +42,6 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         "RATIO": (0.85, 0.96),
         "LIMITS": (30, 90),
         "LIMITS_ABOVE": (0, 36),
-        "COMPARED": ((0,), (24, 16, 12, 8, 4, 0)),
         "MOSTLY_HIDDEN": (0.05, 0.5),
         "MOST_FAILURES": (1, 12),
         "DIVISIONS": (1, 8),
@@ -57,6 +56,10 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         ),
         "MORE_SCORINGS": ((),),
         "SCORINGS_OF_SWAPS": (((0.0, 1.0),),),
+    },
+    "tfmem.planning.alternatives": {
+        "COMPARED": ((0,), (24, 16, 12, 8, 4, 0)),
+        "MUCH_FASTER": (0.8, 1.0),
     },
     "tfmem.planning.search": {"FASTER_UNDER_A_LIMIT": (0.9, 1.0), "SHARES": ((1.0, 0.0),)},
     "tfmem.planning.eviction.rehearsal": {"MOST_CLONES": (1, 9), "EXACT": (1.001, 1.1)},

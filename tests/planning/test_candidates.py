@@ -13,7 +13,8 @@ import pytest
 from tests.support.graphs import DEVICE, HOST, training_chain
 from tfmem.costs.types import Costs
 from tfmem.graph.text import parse
-from tfmem.planning.candidates import COMPARED, SMALL, Candidates, _faster
+from tfmem.planning.alternatives import COMPARED, _faster
+from tfmem.planning.candidates import SMALL, Candidates
 from tfmem.planning.request import TECHNIQUES, Request
 
 

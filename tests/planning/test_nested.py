@@ -13,7 +13,7 @@ from tfmem.errors import BudgetError
 from tfmem.graph.bodies import Body
 from tfmem.graph.text import parse
 from tfmem.plan import BodyPlan, Plan
-from tfmem.planning.candidates import least_peak_order
+from tfmem.planning.alternatives import least_peak_order
 from tfmem.planning.nested import without_budgets
 from tfmem.planning.request import Request
 from tfmem.planning.search import choose

@@ -35,7 +35,8 @@ from tfmem.graph.text import parse
 from tfmem.passes.for_plan import passes_of
 from tfmem.passes.pipeline import run_passes
 from tfmem.plan import Plan
-from tfmem.planning.candidates import Candidates, candidate_sets, least_peak_order
+from tfmem.planning.alternatives import candidate_sets, least_peak_order
+from tfmem.planning.candidates import Candidates
 from tfmem.planning.eviction.queue import EvictionQueue
 from tfmem.planning.request import TECHNIQUES, Decision, Request
 from tfmem.planning.search import choose

@@ -1,4 +1,4 @@
-"""The plans that a search chooses from: several placements, memory limits and ways to score.
+"""The plans that a search chooses from in one order: several memory limits and ways to score.
 
 Which plans there are depends on the graph, the costs and the techniques; which of them are looked
 at depends on the budget, too (`Candidates.below`).
@@ -14,7 +14,6 @@ from dataclasses import replace
 from tfmem.costs.types import Costs
 from tfmem.graph.clones import with_clones
 from tfmem.graph.ir import Graph
-from tfmem.plan import Plan
 from tfmem.planning.candidate import Candidate, candidate
 from tfmem.planning.eviction.problem import EvictionProblem
 from tfmem.planning.eviction.rehearsal import Slower, Unreachable
@@ -22,16 +21,9 @@ from tfmem.planning.eviction.rehearsals import Rehearsals
 from tfmem.planning.eviction.schedule import Schedule
 from tfmem.planning.eviction.scores import Scoring
 from tfmem.planning.eviction.to_plan import plan_of
-from tfmem.planning.order.early import (
-    movable_nodes,
-    small_first,
-    updates_after_reads,
-    updates_first,
-)
-from tfmem.planning.order.memory_order import memory_order, program_order
-from tfmem.planning.placement import moved_nodes, placement_levels, variables_on
+from tfmem.planning.order.early import updates_after_reads
 from tfmem.planning.request import Request
-from tfmem.simulation.simulate import Recent, simulate
+from tfmem.simulation.simulate import Recent
 
 # Each constant: unit; what more and less of it trade; what would change it. What other values do to
 # plans and planning time is measured by `python -m models.bench.constants`
@@ -48,13 +40,6 @@ reach lower."""
 LIMITS_ABOVE = 24
 """Memory limits above the unlimited peak, up to seven times as much, for copies from the host that
 start early and fill them. More hide more copies on slow links."""
-
-COMPARED = (16, 8, 4, 0)
-"""Numbers of the limits by which orders are compared: from a quarter of the bytes above those that
-stay to all of them."""
-
-MUCH_FASTER = 0.9
-"""Part of another order's seconds that one takes which is looked at, too. More plans longer."""
 
 MOSTLY_HIDDEN = 0.2
 """Part of the seconds of copies that counts where most are taken to be hidden behind computation.
@@ -98,7 +83,12 @@ SCORINGS_OF_SWAPS = ((0.0, 1.0), (0.0, 0.5))
 
 
 class Candidates:
-    """The plans of one choice of what lives on the host: the best found for each memory limit."""
+    """The plans of one choice of what lives on the host: the best found for each memory limit.
+
+    Attributes:
+      in_vain: how many limits are not above a budget, but above that of the plan that was found to
+        keep it; None as long as none was.
+    """
 
     def __init__(
         self,
@@ -125,6 +115,7 @@ class Candidates:
         self._by_limit: dict[int, Candidate | None] = {}
         self._candidates: dict[tuple[int, int], Candidate] = {}
         self._recent = Recent()
+        self.in_vain: int | None = None
         self._failed_at: dict[float, int] = {}  # the largest limit that each copy factor failed at
 
     @property
@@ -157,25 +148,35 @@ class Candidates:
         above = self.unlimited.peak_bytes - self.problem.fixed_bytes
         return self.problem.fixed_bytes + int(above * RATIO**number)
 
-    def below(self, budget: int, seconds: float = math.inf) -> Iterator[Candidate]:
+    def below(
+        self, budget: int, seconds: float = math.inf, in_vain: int = 0
+    ) -> Iterator[Candidate]:
         """Plans for the limits next below a budget, those that may keep it.
 
         A graph that is not small is left at the first plan that takes as many seconds as asked, or
         keeps the budget: those for lower limits hardly ever take less.
+
+        Args:
+          budget: in bytes.
+          seconds: those that a plan has to take less than.
+          in_vain: of another placement. So many limits are passed over if the next can be kept, for
+            what the allocator adds to plans is much the same.
         """
+        is_small = len(self.graph) <= SMALL
         ways = WAYS_WITH_A_HOST if self.request.host else 1
         looks = max(2, EFFORT // (ways * len(self.graph)))
-        is_small = len(self.graph) <= SMALL
         looks = looks if is_small else min(looks, MOST_LOOKED_AT)
+        numbers = self._numbers(budget)
+        rest = numbers[in_vain:]
         failures = 0
-        for number in range(-LIMITS_ABOVE if self.away else 0, LIMITS):
-            if self.limit(number) > budget or failures == MOST_FAILURES:
-                continue
+        for number in rest if rest and self.at(self.limit(rest[0])) else numbers:
             made = self.at(self.limit(number))
             if made is None:
                 if not failures:
                     yield from (one for one in self._above(number, budget) if one.may_keep(budget))
                 failures += 1
+                if failures == MOST_FAILURES:
+                    return
                 continue
             failures = 0
             if not is_small and made.rank[0] >= seconds:
@@ -183,9 +184,16 @@ class Candidates:
             if made.may_keep(budget):
                 yield made
                 looks -= 1
-                is_best = not is_small and made.keeps(budget)
-                if is_best or not looks:
+                if not is_small and made.keeps(budget):
+                    self.in_vain = number - numbers[0]
                     return
+                if not looks:
+                    return
+
+    def _numbers(self, budget: int) -> range:
+        """Those of the limits that are not above a budget."""
+        numbers = range(-LIMITS_ABOVE if self.away else 0, LIMITS)
+        return numbers[sum(self.limit(number) > budget for number in numbers) :]
 
     def _above(self, number: int, budget: int) -> Iterator[Candidate]:
         """Plans for limits between one that cannot be kept and the one before it.
@@ -294,96 +302,3 @@ class Candidates:
             cloned = with_clones(self.graph, plan.recomputations)
             plan = replace(plan, order=updates_after_reads(cloned, plan.order))
         return candidate(self.graph, self.costs, plan, self.request, self._recent)
-
-
-def least_peak_order(graph: Graph, costs: Costs, request: Request) -> tuple[str, ...]:
-    """The order with the least peak that may be had; updates keep their place in it."""
-    if "order" in request.techniques:
-        return memory_order(graph, costs, request.device)
-    return program_order(graph)
-
-
-def candidate_sets(
-    graph: Graph,
-    costs: Costs,
-    request: Request,
-    least_peak: tuple[str, ...],
-    observe: Callable[[], object] = lambda: None,
-) -> Iterator[Candidates]:
-    """The candidates of every choice of what lives on the host, that with the least there first.
-
-    Args:
-      graph: what is planned.
-      costs: its prices.
-      request: for where, and with which techniques; its budget does not matter.
-      least_peak: from `least_peak_order`.
-      observe: called whenever a limit has been looked at.
-    """
-
-    def made(order: tuple[str, ...], away: Sequence[str], beside: dict[str, str]) -> Candidates:
-        return Candidates(graph, costs, request, order, away, beside, observe)
-
-    order, may_order = least_peak, "order" in request.techniques
-    if may_order:
-        order = _with_updates(graph, costs, request.device, least_peak)
-        order = updates_after_reads(graph, order)
-    orders = [small_first(graph, order)]
-    there = variables_on(graph, request.host) if request.host else ()
-    levels: list[tuple[str, ...]] = [()]
-    if request.host and "place" in request.techniques:
-        levels = placement_levels(graph, request.device)
-    if may_order:
-        early = updates_after_reads(graph, updates_first(graph, program_order(graph)))
-        orders.append(small_first(graph, early))
-    if not there:
-        held = _held(graph, costs, request.device, orders)
-        # What is put off until after the peak costs nothing there, and much under a limit below it.
-        compared = orders[::-1] if held[-1] < held[0] else orders[:1]
-        yield from _faster([made(one, (), {}) for one in compared])
-        levels = levels[1:]
-    for level in levels:
-        away = (*there, *level)
-        besides = [moved_nodes(graph, away, by) for by in (costs, None)]
-        for beside in besides if besides[0] != besides[1] else besides[:1]:
-            yield from _faster([made(order, away, beside) for order in orders])
-
-
-def _faster(found: Sequence[Candidates]) -> list[Candidates]:
-    """Those whose order is the faster one under the tightest limit that any of them can keep.
-
-    Also those that are much faster where the limit is the least unlimited peak: an order that takes
-    little by itself may be one that no eviction makes smaller.
-    """
-    if len(found) == 1:
-        return list(found)
-    least = min(found, key=lambda one: one.unlimited.peak_bytes)
-    chosen = least
-    for limit in map(least.limit, COMPARED):
-        seconds = math.inf
-        for one in found:
-            if (faster := one.seconds_within(limit, seconds)) < seconds:
-                chosen, seconds = one, faster
-        if seconds < math.inf:
-            break
-    loose = least.limit(0)
-    is_slow = least.seconds_within(loose) < MUCH_FASTER * chosen.seconds_within(loose)
-    return [chosen, least] if is_slow else [chosen]
-
-
-def _with_updates(
-    graph: Graph, costs: Costs, device: str, least_peak: tuple[str, ...]
-) -> tuple[str, ...]:
-    """The order with early updates, if fewer bytes are in use beside the nodes that keep theirs."""
-    late, early = orders = least_peak, updates_first(graph, least_peak)
-    held = _held(graph, costs, device, orders)
-    return early if held[1] < held[0] else late
-
-
-def _held(graph: Graph, costs: Costs, device: str, orders: Sequence[tuple[str, ...]]) -> list[int]:
-    """Bytes in use beside each node of each order, in all, but for the nodes that `early` moves."""
-    movable, found = movable_nodes(graph), []
-    for order in orders:
-        simulation = simulate(graph, costs, Plan(order=order, device=device))
-        rows = zip(simulation.order, simulation.timeline.tolist(), strict=True)
-        found.append(sum(nbytes for name, nbytes in rows if name not in movable))
-    return found

@@ -13,8 +13,9 @@ from tfmem.errors import BudgetError
 from tfmem.graph.bodies import Bodies, Body
 from tfmem.graph.ir import Graph
 from tfmem.plan import BodyPlan, Plan
+from tfmem.planning.alternatives import candidate_sets, least_peak_order
 from tfmem.planning.candidate import Candidate, candidate
-from tfmem.planning.candidates import SMALL, Candidates, candidate_sets, least_peak_order
+from tfmem.planning.candidates import SMALL, Candidates
 from tfmem.planning.judge import (
     Original,
     beside_others,
@@ -239,14 +240,15 @@ def _fastest(sets: Iterator[Candidates], policies: list[Candidate], budget: int)
     More variables are moved only as long as that may be faster: limits only add to the time of the
     plan that has none.
     """
-    found, seen = list(policies), []
+    found, seen, in_vain = list(policies), [], 0
     for one_set in sets:
         seen.append(one_set)
         kept = _first(found, budget)
         if kept and FASTER_UNDER_A_LIMIT * one_set.least_seconds >= kept.rank[0]:
             continue
-        found += one_set.below(budget, kept.rank[0] if kept else math.inf)
-        most = HARDLY_LONGER if len(one_set.graph) > SMALL else NO_LONGER
+        found += one_set.below(budget, kept.rank[0] if kept else math.inf, in_vain)
+        in_vain = in_vain if one_set.in_vain is None else one_set.in_vain
+        most = NO_LONGER if len(one_set.graph) <= SMALL else HARDLY_LONGER
         if any(one.takes_at_most(most) and one.keeps(budget) for one in found):
             break
     if kept := _first(found, budget):

@@ -7,7 +7,7 @@ import pytest
 from tests.support.graphs import DEVICE, HOST
 from tfmem.costs.types import Costs
 from tfmem.graph.text import parse
-from tfmem.planning.candidates import candidate_sets, least_peak_order
+from tfmem.planning.alternatives import candidate_sets, least_peak_order
 from tfmem.planning.request import Request
 
 
