@@ -253,16 +253,17 @@ def _fastest(sets: Iterator[Candidates], policies: list[Candidate], budget: int)
             break
     if kept := _first(found, budget):
         return kept
-    # That with most on the host first, for it mostly reaches least; the others if they reach less.
-    below = math.inf
+    # That with most on the host first, for it mostly reaches least; others with less in use yet.
+    least = below = math.inf
     for one_set in reversed(seen):
         reached = list(one_set.towards_least(below))
         found += reached
         for one in sorted(reached, key=_bound):
-            if _bound(one) >= below:
+            if _bound(one) >= least:
                 break
             has_holes, nbytes = one.least_at_best
-            below = below if has_holes else min(below, nbytes)
+            if nbytes < least and not has_holes:
+                least, below = nbytes, _bound(one)
     return _first(found, budget) or _least(found)
 
 
