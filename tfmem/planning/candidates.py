@@ -83,12 +83,7 @@ SCORINGS_OF_SWAPS = ((0.0, 1.0), (0.0, 0.5))
 
 
 class Candidates:
-    """The plans of one choice of what lives on the host: the best found for each memory limit.
-
-    Attributes:
-      in_vain: how many limits are not above a budget, but above that of the plan that was found to
-        keep it; None as long as none was.
-    """
+    """The plans of one choice of what lives on the host: the best found for each memory limit."""
 
     def __init__(
         self,
@@ -115,7 +110,6 @@ class Candidates:
         self._by_limit: dict[int, Candidate | None] = {}
         self._candidates: dict[tuple[int, int], Candidate] = {}
         self._recent = Recent()
-        self.in_vain: int | None = None
         self._failed_at: dict[float, int] = {}  # the largest limit that each copy factor failed at
 
     @property
@@ -148,35 +142,25 @@ class Candidates:
         above = self.unlimited.peak_bytes - self.problem.fixed_bytes
         return self.problem.fixed_bytes + int(above * RATIO**number)
 
-    def below(
-        self, budget: int, seconds: float = math.inf, in_vain: int = 0
-    ) -> Iterator[Candidate]:
+    def below(self, budget: int, seconds: float = math.inf) -> Iterator[Candidate]:
         """Plans for the limits next below a budget, those that may keep it.
 
         A graph that is not small is left at the first plan that takes as many seconds as asked, or
         keeps the budget: those for lower limits hardly ever take less.
-
-        Args:
-          budget: in bytes.
-          seconds: those that a plan has to take less than.
-          in_vain: of another placement. So many limits are passed over if the next can be kept, for
-            what the allocator adds to plans is much the same.
         """
-        is_small = len(self.graph) <= SMALL
         ways = WAYS_WITH_A_HOST if self.request.host else 1
         looks = max(2, EFFORT // (ways * len(self.graph)))
+        is_small = len(self.graph) <= SMALL
         looks = looks if is_small else min(looks, MOST_LOOKED_AT)
-        numbers = self._numbers(budget)
-        rest = numbers[in_vain:]
         failures = 0
-        for number in rest if rest and self.at(self.limit(rest[0])) else numbers:
+        for number in range(-LIMITS_ABOVE if self.away else 0, LIMITS):
+            if self.limit(number) > budget or failures == MOST_FAILURES:
+                continue
             made = self.at(self.limit(number))
             if made is None:
                 if not failures:
                     yield from (one for one in self._above(number, budget) if one.may_keep(budget))
                 failures += 1
-                if failures == MOST_FAILURES:
-                    return
                 continue
             failures = 0
             if not is_small and made.rank[0] >= seconds:
@@ -184,16 +168,9 @@ class Candidates:
             if made.may_keep(budget):
                 yield made
                 looks -= 1
-                if not is_small and made.keeps(budget):
-                    self.in_vain = number - numbers[0]
+                is_best = not is_small and made.keeps(budget)
+                if is_best or not looks:
                     return
-                if not looks:
-                    return
-
-    def _numbers(self, budget: int) -> range:
-        """Those of the limits that are not above a budget."""
-        numbers = range(-LIMITS_ABOVE if self.away else 0, LIMITS)
-        return numbers[sum(self.limit(number) > budget for number in numbers) :]
 
     def _above(self, number: int, budget: int) -> Iterator[Candidate]:
         """Plans for limits between one that cannot be kept and the one before it.
@@ -257,16 +234,16 @@ class Candidates:
         if limit <= self._failed_at.get(factor, -1):
             return None
         best: Schedule | None = None
-        is_reached = False
+        is_kept = False
         for scoring in self._scorings(factor):
             try:
                 best = self._rehearsals.under(limit, scoring, best.seconds if best else seconds)
-                is_reached = True
-            except Slower:
-                is_reached = True
             except Unreachable:
+                continue
+            except Slower:
                 pass
-        if not is_reached:
+            is_kept = True
+        if not is_kept:
             self._failed_at[factor] = limit
         return best
 

@@ -45,11 +45,14 @@ FASTER_UNDER_A_LIMIT = 0.97
 """How much faster a plan for a limit may be than that for none, whose order it need not have, and
 still be looked for. Less looks at more placements that hardly ever win, and plans longer."""
 
-HARDLY_LONGER, NO_LONGER = 1.005, 1 + 1e-9
+HARDLY_LONGER = 1.005
 """Times the seconds of a step in which nothing leaves the device or runs twice at which a plan is
-good enough, so that no other placement is looked at: in graphs that are not small, and in those
-that are. Predicted times are no more exact. Less takes twice as long to plan where there is a host
-and copies can be hidden; more may miss a faster plan, or let a larger budget have a slower one."""
+good enough, so that no other placement is looked at in a graph that is not small. Predicted times
+are no more exact. Less takes twice as long to plan where copies can be hidden; more may miss a
+faster plan, or let a larger budget have a slower one."""
+
+NO_LONGER = 1 + 1e-9
+"""The same in a small graph."""
 
 SHARES = (1.0, 0.95, 0.9, 0.85, 0.75, 0.5, 0.0)
 """Parts of what is left free that bodies are planned for, one after the other: what is left free
@@ -240,14 +243,13 @@ def _fastest(sets: Iterator[Candidates], policies: list[Candidate], budget: int)
     More variables are moved only as long as that may be faster: limits only add to the time of the
     plan that has none.
     """
-    found, seen, in_vain = list(policies), [], 0
+    found, seen = list(policies), []
     for one_set in sets:
         seen.append(one_set)
         kept = _first(found, budget)
         if kept and FASTER_UNDER_A_LIMIT * one_set.least_seconds >= kept.rank[0]:
             continue
-        found += one_set.below(budget, kept.rank[0] if kept else math.inf, in_vain)
-        in_vain = in_vain if one_set.in_vain is None else one_set.in_vain
+        found += one_set.below(budget, kept.rank[0] if kept else math.inf)
         most = NO_LONGER if len(one_set.graph) <= SMALL else HARDLY_LONGER
         if any(one.takes_at_most(most) and one.keeps(budget) for one in found):
             break
