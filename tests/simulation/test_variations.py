@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.simulation.test_simulate import SLOW_LINK, SWAP, evict
 from tests.support.captures import captured_from
 from tests.support.graphs import DEVICE
+from tfmem.costs.static import static_costs
 from tfmem.costs.types import Asked, Costs, Requests
 from tfmem.graph.bodies import Body
 from tfmem.graph.ir import Graph, Value
@@ -21,7 +22,7 @@ from tfmem.simulation.clocks import awaited, clocks_of
 from tfmem.simulation.contents import studied
 from tfmem.simulation.liveness import Lifetimes, lifetimes
 from tfmem.simulation.program import program
-from tfmem.simulation.requests import functions
+from tfmem.simulation.requests import functions, requests
 from tfmem.simulation.simulate import Applied, step_of
 from tfmem.simulation.variations import FEWEST, HELD_SECONDS, Variation, variations_of
 
@@ -207,6 +208,40 @@ def test_what_another_process_was_sent_may_be_held_for_a_moment_more() -> None:
     assert max(held(HELD_SECONDS)) <= 1  # a node that begins as the copy lands
     here = replace(plan, host="/job:localhost/replica:0/task:0/device:CPU:1")
     assert variations_of(lifetimes(program(graph, here), 1, {1: [0]}), SLOW_LINK, {}) == ()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "device", "orders"),
+    [
+        ((700, 1200, 500, 300), "CPU", FEWEST),
+        ((700, 700, 700, 700), "CPU", 0),
+        ((700, 1200, 500), "CPU", 0),
+        ((700, 1200, 500, 300), "GPU", 0),
+    ],
+)
+def test_outputs_that_a_kernel_makes_in_threads_of_their_own_are_asked_for_in_any_order(
+    sizes: tuple[int, ...], device: str, orders: int
+) -> None:
+    name = f"/job:localhost/replica:0/task:0/device:{device}:0"
+    readers = "\n".join(f"r{i} = Sum(parts:{i}) [8] @{name}" for i in range(len(sizes)))
+    outputs = ", ".join(f"r{i}:0" for i in range(len(sizes)))
+    graph = parse(f"""
+        x = _Arg() [{sum(sizes)}] @{name}
+        parts = SplitV(x:0) {list(sizes)} @{name}
+        {readers}
+        return {outputs}""")
+    costs = replace(static_costs(graph, flops={}, device=name), granularity=1)
+    told = lifetimes(program(graph, Plan(device=name)), 1)
+    others = [other for other, _ in variations_of(told, costs, {})]
+    asked = [
+        [nbytes for one in requests(other, (), {}) for _, nbytes in one if nbytes in sizes]
+        for other in (told, *others)
+    ]
+    assert len(others) == orders
+    assert asked[0] == list(sizes)
+    assert all(sorted(one) == sorted(sizes) for one in asked)
+    assert (len({*map(tuple, asked)}) > 2) == bool(orders)
+    assert all(other.start.tolist() == told.start.tolist() for other in others)
 
 
 def test_what_a_branch_takes_and_gives_may_be_held_unless_it_takes_long(three: Varied) -> None:

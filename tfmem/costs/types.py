@@ -132,6 +132,7 @@ class Costs:
       choices: among how many functions a node chooses, by its name; `requests` has what that asks
         for which takes most.
       once: names of the nodes that call one function once, as branches do and loops do not.
+      unordered: names of the nodes whose kernels ask for their outputs in any order.
       asking: finds out what the functions of a node, by its name, ask for if somebody else holds
         some of what `requests` says that they alone are given: (node, output, part) of each; and
         what the one of a number asks for, where the node chooses.
@@ -156,6 +157,7 @@ class Costs:
     lanes: int = 1
     choices: Mapping[str, int] = field(default_factory=dict)
     once: frozenset[str] = frozenset()
+    unordered: frozenset[str] = frozenset()
     asking: Callable[[str, frozenset[Place], int | None], Asked] | None = field(
         default=None, compare=False
     )

@@ -50,6 +50,7 @@ class Lifetimes:
       variables: for each variable, its buffer before the step and that after it.
       returned: buffers of what the function returns.
       buffers: of each value; -1 for none.
+      turn: by which those that begin together are asked for in order; None for their numbers.
     """
 
     program: Program
@@ -62,6 +63,7 @@ class Lifetimes:
     variables: Sequence[tuple[int, int]] = ()
     returned: frozenset[int] = frozenset()
     buffers: Sequence[int] = ()
+    turn: Array | None = None
 
     def is_input(self, buffer: int) -> bool:
         """Whether a buffer was there before the step, and stays: an input's or a variable's."""

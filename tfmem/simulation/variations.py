@@ -41,7 +41,7 @@ def variations_of(
     moment on between the earliest, as in `lifetimes`, and its first use, if not at a fixed one.
     What goes to the host, and no node waits for that, has its own to some moment between the end of
     the copy and the latest, as in `lifetimes`. What another process was sent, and what functions
-    took and gave, may be held for a moment more.
+    took and gave, may be held for a moment more. Some kernels ask for their outputs in any order.
 
     Args:
       lifetimes: of the step that is told.
@@ -58,14 +58,16 @@ def variations_of(
         if steps.graph.priced[node] in costs.choices
     }
     arrivals, departures = list(_arrivals(lifetimes, costs)), list(_departures(lifetimes, landed))
-    held = dict(_held(lifetimes, costs))
-    if not (choosing or arrivals or departures or held):
+    held, together = dict(_held(lifetimes, costs)), list(_in_any_order(lifetimes, costs))
+    if not (choosing or arrivals or departures or held or together):
         return ()
     if held or not (arrivals or departures):
         count = FEWEST
     found = []
     for number in range(count):
-        other = _at_other_moments(lifetimes, arrivals, departures, held, random.Random(number))
+        choose = random.Random(number)
+        other = _at_other_moments(lifetimes, arrivals, departures, held, choose)
+        other = _in_another_order(other, together, choose)
         branches = _branches(choosing, costs.choices, number)
         found.append((other, functions(steps, costs, other, branches)))
     return tuple(found)
@@ -98,6 +100,28 @@ def _at_other_moments(
         if choose.random() < IS_HELD:
             end[buffer] = choose.randint(int(end[buffer]), last)
     return replace(lifetimes, start=start, end=end)
+
+
+def _in_another_order(
+    lifetimes: Lifetimes, together: Sequence[Sequence[int]], choose: random.Random
+) -> Lifetimes:
+    """The same step in which each group of buffers is asked for in another order."""
+    if not together:
+        return lifetimes
+    turn = np.arange(len(lifetimes.start))
+    for buffers in together:
+        turn[buffers] = choose.sample(buffers, len(buffers))
+    return replace(lifetimes, turn=turn)
+
+
+def _in_any_order(lifetimes: Lifetimes, costs: Costs) -> Iterator[list[int]]:
+    """The buffers of each node whose kernel asks for them in any order."""
+    steps = lifetimes.program
+    form = steps.graph
+    for node in steps.order if costs.unordered else ():
+        if form.priced[node] in costs.unordered:
+            made = {lifetimes.buffers[v] for v in range(form.first[node], form.first[node + 1])}
+            yield sorted(made - {-1})
 
 
 def _arrivals(lifetimes: Lifetimes, costs: Costs) -> Iterator[tuple[int, int, int]]:
