@@ -51,11 +51,11 @@ def searched(budget: int, **changes: Any) -> tuple[int, int]:
         device=DEVICE, budget=budget, techniques=frozenset({"order", "recompute"}), **changes
     )
     with (
-        mock.patch("tfmem.planning.search.least_peak_order", wraps=least_peak_order) as searched,
+        mock.patch("tfmem.planning.search.least_peak_order", wraps=least_peak_order) as begun,
         pytest.raises(BudgetError),
     ):
         choose(graph, costs, request, bodies=bodies)
-    graphs = [call.args[0] for call in searched.call_args_list]
+    graphs = [call.args[0] for call in begun.call_args_list]
     return graphs.count(graph), graphs.count(body)
 
 

@@ -51,9 +51,13 @@ def static_costs(
     kind = "GPU" if is_gpu(device) else "CPU"
     seconds = _seconds(graph, flops, rates or _RATES[kind])
     on_host = _seconds(graph, flops, host_rates or _RATES["CPU"]) if kind != "CPU" else {}
-    made = Costs(seconds, dict(workspace or {}), host_seconds=on_host, buffers=dict(buffers or {}))
-    if kind == "CPU":
-        made = replace(made, unordered=frozenset(_unordered(graph)))
+    made = Costs(
+        seconds,
+        dict(workspace or {}),
+        host_seconds=on_host,
+        buffers=dict(buffers or {}),
+        unordered=frozenset(_unordered(graph) if kind == "CPU" else ()),
+    )
     return with_link(made, _LINKS[kind])
 
 

@@ -220,9 +220,8 @@ def most_of(asked: Asked, given: Container[int]) -> int:
 def on_device(lifetimes: Lifetimes) -> list[int]:
     """The buffers that the device's allocator sees, by whose turn it is."""
     found: list[int] = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
-    return (
-        found if lifetimes.turn is None else sorted(found, key=lifetimes.turn.tolist().__getitem__)
-    )
+    turn = lifetimes.turn
+    return found if turn is None else sorted(found, key=turn.tolist().__getitem__)
 
 
 def functions(

@@ -47,6 +47,7 @@ class EvictionProblem:
         be given a clone, and so runs once more only while they are there.
       may_repeat: whether each node may run once more.
       given: storages that are there as the step begins, and die in it.
+      first_bytes: what is in use as it begins.
       arguments: values that the caller gives, variables not among them.
     """
 
@@ -88,6 +89,7 @@ class EvictionProblem:
         self.fixed = {*form.pinned, *form.passed.values(), *crossing, *viewed}
         self.fixed.update(*self.through)
         self.given = [v for v, s in enumerate(self.storage) if s == v and self._is_given(v)]
+        self.first_bytes = self.fixed_bytes + sum(self.size[storage] for storage in self.given)
         handles = {form.handle(number) for number in range(len(form.variable_nodes))}
         inputs = {value for value, node in enumerate(form.producer) if form.is_input[node]}
         self.arguments = inputs - handles

@@ -9,7 +9,6 @@ from tfmem.planning.eviction.problem import EvictionProblem
 from tfmem.planning.eviction.rehearsal import Slower, Unreachable, rehearse
 from tfmem.planning.eviction.schedule import Schedule
 from tfmem.planning.eviction.scores import Scoring
-from tfmem.planning.eviction.state import State
 
 
 class Rehearsals:
@@ -24,13 +23,12 @@ class Rehearsals:
         self.problem = problem
         self._made: dict[Scoring, list[tuple[float, Schedule]]] = {}
         self._floors: dict[tuple[bool, bool], int] = {}
-        self._first_bytes = State(problem).in_use
 
     def under(self, limit: float, scoring: Scoring, seconds: float = math.inf) -> Schedule:
         """As `rehearse`."""
         if limit < self._floor(scoring):
             raise Unreachable("a node, with what cannot leave meanwhile")
-        limit = max(limit, self._first_bytes)
+        limit = max(limit, self.problem.first_bytes)
         known = self._made.setdefault(scoring, [])
         for most, made in known:
             if made.peak_bytes <= limit <= most:

@@ -68,10 +68,9 @@ class State:
         self.problem = problem
         self.storages = [Storage() for _ in problem.size]
         self.is_here = [storage < 0 for storage in problem.storage]
-        self.in_use = problem.fixed_bytes
+        self.in_use = problem.first_bytes
         for storage in problem.given:
             self.is_here[storage] = True
-            self.in_use += problem.size[storage]
         self.position, self.due_clock = 0, 0.0
         self.now, self.runs, self.link_free = 0.0, 0, 0.0
         self.components = EvictedComponents()
