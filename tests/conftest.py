@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,10 +40,25 @@ def pytest_collection_finish() -> None:
     instances.freeze()
 
 
+@pytest.fixture(scope="session")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what was probed on this machine, which takes a second of each process."""
+    return tmp_path_factory.mktemp("probed")
+
+
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans are kept where no other test finds them."""
-    monkeypatch.setenv("TFMEM_CACHE_DIR", str(tmp_path / "cache"))
+def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch, probed: Path) -> None:
+    """Plans are kept where no other test finds them, beside what the machine is capable of."""
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "probes").symlink_to(probed)
+    monkeypatch.setenv("TFMEM_CACHE_DIR", str(cache))
+
+
+@pytest.fixture
+def empty_cache(own_cache) -> None:
+    """Nothing is kept, and nothing known of the machine."""
+    Path(os.environ["TFMEM_CACHE_DIR"], "probes").unlink()
 
 
 @pytest.fixture(autouse=True, scope="session")

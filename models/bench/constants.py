@@ -89,6 +89,8 @@ CONSTANTS: dict[str, dict[str, Sequence[Any]]] = {
         "SPARE": (0.0, 1.0),
     },
     "tfmem.simulation.layout": {
+        "LEAST_OWN": ((), (1 / 1000,)),
+        "PLENTY": (0.0, 1.0),
         "LEAST_SLOT": (1 / 1000, 1 / 50),
         "ALIKE": (0.7, 0.95),
         "MOST_WAYS": (1, 190),

@@ -27,7 +27,7 @@ X = tf.random.stateless_normal([256, 128], [1, 2])
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_known(monkeypatch: pytest.MonkeyPatch, empty_cache) -> None:
     monkeypatch.setattr(history, "IN_PROCESS", history.Kept())
 
 

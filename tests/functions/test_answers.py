@@ -31,7 +31,7 @@ class Kernels:
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_known(monkeypatch: pytest.MonkeyPatch, empty_cache) -> None:
     forget(monkeypatch)
 
 

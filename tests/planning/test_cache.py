@@ -25,6 +25,8 @@ from tfmem.planning import cache
 from tfmem.planning.request import Request
 from tfmem.planning.search import choose
 
+pytestmark = pytest.mark.usefixtures("empty_cache")
+
 GRAPH = training_chain(16, 4096)
 PACKAGE = Path(tfmem.__file__).parent
 COSTS = costs_of(GRAPH)

@@ -133,7 +133,7 @@ class Candidate:
         Where holes are in the way the allocator's limit, too, has to be as much higher, unless it
         is far away, so that the allocator may grow.
         """
-        tight = replace(self, budget=self.simulation.window_peak_bytes * (1 + PADDED))
+        tight = self._tight
         if tight.room is None or tight.fits:
             return tight.worst_bytes
         if may_grow:
@@ -152,15 +152,21 @@ class Candidate:
         assert self.room is not None
         return replace(self, room=without(self.room, -nbytes))
 
+    @cached_property
+    def _tight(self) -> Candidate:
+        """The same with chunks kept apart for hardly more than it has in use."""
+        return replace(self, budget=self.simulation.window_peak_bytes * (1 + PADDED))
+
     @property
     def least(self) -> tuple[bool, int]:
         """By which the plan with the least peak is found: those that fit come first."""
-        return not self.fits, self.worst_bytes
+        return not self._tight.fits, self._tight.worst_bytes
 
     @property
     def least_at_best(self) -> tuple[bool, int]:
         """Bound on `least` that is found at a glance."""
-        return not self._glance.fits, self._glance.worst_bytes + self.loose_bytes
+        glance = self._tight._glance
+        return not glance.fits, glance.worst_bytes + self.loose_bytes
 
     @property
     def rank(self) -> tuple[float, int, int]:

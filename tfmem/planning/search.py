@@ -284,7 +284,8 @@ def _least(candidates: Iterable[Candidate]) -> Candidate:
     """The candidate with the least peak."""
     best, *others = sorted(candidates, key=_bound)
     for one in others:
-        if best.fits and _bound(one) >= best.worst_bytes:
+        has_holes, nbytes = best.least
+        if not has_holes and _bound(one) >= nbytes:
             break
         if one.least_at_best < best.least:
             best = min(best, one, key=lambda one: one.least)

@@ -4,18 +4,30 @@ Large buffers need large chunks, which the buffers between them break up; chunks
 are the last that smaller ones take. Small buffers are served from pieces of their own. What is kept
 apart has the size that is asked for, too: of another chunk that is less than twice as large all is
 handed out, and counts as in use (a call of 220 MiB took the 300 that were left of a budget).
+
+Where much more is free than steps take, each of their buffers has a chunk of its own size, and
+nothing is padded.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tfmem.costs.types import GRAIN, HOLE, WALLS, Requests
 from tfmem.simulation.allocation import Allocation
 from tfmem.simulation.replay import Replay
+
+LEAST_OWN = (1 / 1000, 1 / 300, 1 / 100, 1 / 50, 1 / 25, 1 / 10)
+"""Of the bytes of chunks of their own for all buffers, those of the least buffer with one, tried in
+turn. Less pads less and makes more chunks."""
+
+PLENTY = 1 / 2
+"""Part of the largest free chunk that chunks of their own take at most where no other way is tried:
+hardly one pads less. More tries fewer ways; less finds what fits where these do not."""
 
 LEAST_SLOT = 1 / 200
 """Of the free bytes, the least buffers that chunks are kept apart for. Less tries more ways."""
@@ -96,8 +108,9 @@ def _ways(
     Arguments that are made while a step runs, and their rows, have chunks of their own in each.
     """
     tried: set[tuple[int, ...]] = set()
-    for step, _ in plans:
-        ways = ((*step.rows, *step.ahead, *way) for way in _all_ways(step, room))
+    steps = [step for step, _ in plans]
+    for step in steps:
+        ways = ((*step.rows, *step.ahead, *way) for way in _all_ways(step, steps, room))
         ways = (way for way in ways if sum(way) + GRAIN * len(way) <= most)
         for way in itertools.islice(ways, MOST_WAYS):
             if way not in tried:
@@ -105,15 +118,15 @@ def _ways(
                 yield way
 
 
-def _most_alive(asked: Requests) -> dict[int, int]:
+def _most_alive(asked: Requests, alike: float) -> dict[int, int]:
     """How many buffers of each size are alive at a time at most, the largest sizes first.
 
-    Sizes that are alike count as the largest of them.
+    Sizes within a factor count as the largest of them.
     """
     classes: list[int] = []
     class_of: dict[int, int] = {}
     for size in sorted({nbytes for _, nbytes in asked if nbytes > 0}, reverse=True):
-        if not classes or size < ALIKE * classes[-1]:
+        if not classes or size < alike * classes[-1]:
             classes.append(size)
         class_of[size] = classes[-1]
     alive, most = dict.fromkeys(classes, 0), dict.fromkeys(classes, 0)
@@ -128,10 +141,18 @@ def _most_alive(asked: Requests) -> dict[int, int]:
     return most
 
 
-def _all_ways(step: Replay, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Nothing apart, some chunks of one size, some of each of two sizes; the largest first."""
+def _all_ways(
+    step: Replay, every: Sequence[Replay], room: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    """Nothing apart; chunks of their own for the buffers of several steps; some chunks of one size,
+    some of each of two sizes; the largest first.
+    """
     yield ()
-    alive = _most_alive(step.requests)
+    own = _of_their_own(every)
+    yield from own
+    if own and sum(own[0]) <= PLENTY * max(room, default=0):
+        return
+    alive = _most_alive(step.requests, ALIKE)
     sizes = [size for size in alive if size >= LEAST_SLOT * sum(room)]
     several = [1, 2, 3, 4, 5, 6]
     for count, size in itertools.product(several, sizes[:6]):
@@ -140,3 +161,14 @@ def _all_ways(step: Replay, room: Sequence[int]) -> Iterator[tuple[int, ...]]:
     for count, size, more, other in itertools.product(several, sizes[:3], several, sizes[1:6]):
         if other < size and count <= alive[size] and more <= alive[other]:
             yield (size,) * count + (other,) * more
+
+
+def _of_their_own(every: Sequence[Replay]) -> list[tuple[int, ...]]:
+    """Chunks of their own size for all buffers that are alive at a time, for ever fewer of them."""
+    alive, piece = Counter[int](), max(step.piece for step in every)
+    for step in every:
+        alive |= Counter(_most_alive(step.requests, alike=1.0))
+    sizes = sorted((size for size in alive.elements() if size > piece), reverse=True)
+    least = (part * sum(sizes) for part in LEAST_OWN)
+    ways = (tuple(size for size in sizes if size > one) for one in least)
+    return [way for way in ways if way]
