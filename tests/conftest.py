@@ -49,7 +49,7 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch, probed: Path) -> None:
     """Plans are kept where no other test finds them, beside what the machine is capable of."""
-    cache = tmp_path / "cache"
+    cache = tmp_path.with_name(f"{tmp_path.name}-cache")
     cache.mkdir()
     (cache / "probes").symlink_to(probed)
     monkeypatch.setenv("TFMEM_CACHE_DIR", str(cache))
