@@ -120,6 +120,25 @@ def test_gradients_of_parts_are_put_together_in_the_place_of_what_was_taken_apar
     assert whole.nbytes == (7 * 8 * 4,)
 
 
+@pytest.mark.parametrize(("count", "most"), [(17, 7), (70, 70 * 7)])
+def test_gradients_of_many_parts_are_no_larger_than_these(count: int, most: int):
+    """From 17 on the gradient of a `tf.concat` is a `SplitV`; of 65 numbers none are looked at."""
+
+    def step(x, places):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            parts = tf.dynamic_partition(x, places, count)
+            together = tf.concat([tf.exp(part) for part in parts], 0)
+            loss = tf.reduce_sum(together**2)
+        return tape.gradient(loss, x)
+
+    x, places = tf.range(1.0, 8.0) / 7.0, tf.constant([0, 3, 1, 3, 3, 2, 0])
+    captured = captured_from(tf.function(step), x, places)
+    assert only(captured, "SplitV").nbytes == (most * 4,) * count
+    optimized = tfmem.optimize(tf.function(step), budget="1GiB")
+    assert tf.reduce_all(optimized(x, places) == step(x, places))
+
+
 @pytest.mark.parametrize("is_in_parts", [True, False])
 def test_what_is_stitched_by_numbers_from_elsewhere_has_no_bound(is_in_parts: bool):
     def step(x, places):

@@ -44,7 +44,7 @@ from tfmem.bridge.inputs import placeholder
 from tfmem.bridge.looped import CHOOSING_OPS
 from tfmem.bridge.seen import NOTHING_SEEN, Seen, stacked
 from tfmem.bridge.shapes import Shape
-from tfmem.bridge.slices import most_cut
+from tfmem.bridge.slices import most_cut, parts_at_most
 from tfmem.bridge.standing import Bounds
 from tfmem.bridge.tensors import argument, constant, counted, full, whole_numbers
 from tfmem.graph.bodies import BRANCHES, STACKING_OPS
@@ -229,6 +229,9 @@ class _Maker:
             found = [self._stitched(op)]
         elif op.type in _CUTTING:
             found = [most_cut(op, full(self._given_as(op.inputs[0]).shape))]
+        elif op.type == "SplitV":
+            whole, sizes, axis = map(self._given_as, op.inputs)
+            found = parts_at_most(full(whole.shape), constant(sizes), len(made), constant(axis))
         else:
             inputs = [full(self._given_as(tensor).shape) for tensor in op.inputs]
             found = [
@@ -282,6 +285,12 @@ class _Maker:
         if op.type == "LookupTableFindV2" and op.outputs[0].shape.rank is None:
             sizes = [full(tensor.shape) for tensor in inputs[1:]]
             return [of_shape(op.outputs[0], shapes.looked_up(*sizes))]
+        if op.type == "ShapeN":  # which TensorFlow does not evaluate
+            known = [full(tensor.shape) for tensor in inputs]
+            return [
+                None if shape is None else tf.constant(shape, like.dtype, [len(shape)])
+                for like, shape in zip(op.outputs, known, strict=True)
+            ]
         node = op.node_def
         attrs = {key: value for key, value in node.attr.items() if not key.startswith("_")}
         for given in _agreeing(inputs):

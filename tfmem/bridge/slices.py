@@ -41,6 +41,26 @@ def most_cut(op: tf.Operation, whole: Shape | None) -> Shape | None:
     return _most_strided(op, whole)
 
 
+def parts_at_most(
+    whole: Shape | None, sizes: Sequence[int] | None, count: int, axis: Sequence[int] | None
+) -> list[Shape | None]:
+    """The largest shape of each part of a split; None if there is no such bound.
+
+    Args:
+      whole: shape of what is split, or the largest.
+      sizes: of the parts at most, -1 for the rest; None if they are not known.
+      count: of the parts.
+      axis: along which, its only element; None if it is not known.
+    """
+    if whole is None or axis is None:
+        return [None] * count
+    place, found = axis[0] % len(whole), list[Shape | None]()
+    for size in sizes or [-1] * count:
+        most = whole[place] if size < 0 else min(size, whole[place])
+        found.append((*whole[:place], most, *whole[place + 1 :]))
+    return found
+
+
 def range_size(op: tf.Operation) -> int | None:
     """How many numbers a `Range` gives whose ends are not known but for their difference."""
     if not op.inputs[0].dtype.is_integer:

@@ -26,8 +26,10 @@ LEAST_OWN = (1 / 1000, 1 / 300, 1 / 100, 1 / 50, 1 / 25, 1 / 10)
 turn. Less pads less and makes more chunks."""
 
 PLENTY = 1 / 2
-"""Part of the largest free chunk that chunks of their own take at most where no other way is tried:
-hardly one pads less. More tries fewer ways; less finds what fits where these do not."""
+"""Part of the largest free chunk that chunks of their own take at most: what is left takes all that
+no replay foresees. More pads less where less is free; a step was out of memory where they took
+nearly all. Where those of all buffers take no more no other way is tried, for hardly one pads less.
+"""
 
 LEAST_SLOT = 1 / 200
 """Of the free bytes, the least buffers that chunks are kept apart for. Less tries more ways."""
@@ -148,9 +150,10 @@ def _all_ways(
     some of each of two sizes; the largest first.
     """
     yield ()
-    own = _of_their_own(every)
+    ways = _of_their_own(every)
+    own = [way for way in ways if sum(way) <= PLENTY * max(room, default=0)]
     yield from own
-    if own and sum(own[0]) <= PLENTY * max(room, default=0):
+    if own and own[0] == ways[0]:
         return
     alive = _most_alive(step.requests, ALIKE)
     sizes = [size for size in alive if size >= LEAST_SLOT * sum(room)]
