@@ -12,6 +12,7 @@ from tests.simgpu.build import CannotBuildError
 from tests.simgpu.device import Capabilities, environment
 from tests.support.forks import Nurseries
 from tfmem.bridge import instances
+from tfmem.costs import history
 from tfmem.runtime import limited
 
 LONGEST = (
@@ -56,9 +57,10 @@ def own_cache(tmp_path, monkeypatch: pytest.MonkeyPatch, probed: Path) -> None:
 
 
 @pytest.fixture
-def empty_cache(own_cache) -> None:
-    """Nothing is kept, and nothing known of the machine."""
+def empty_cache(own_cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is kept, on disk or in this process, and nothing known of the machine."""
     Path(os.environ["TFMEM_CACHE_DIR"], "probes").unlink()
+    monkeypatch.setattr(history, "IN_PROCESS", history.Kept())
 
 
 @pytest.fixture(autouse=True, scope="session")

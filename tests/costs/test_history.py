@@ -21,14 +21,11 @@ from tfmem.graph.text import parse
 from tfmem.plan import Plan
 from tfmem.planning.request import Request
 
+pytestmark = pytest.mark.usefixtures("empty_cache")
+
 LAYERS = 6
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 X = tf.random.stateless_normal([256, 128], [1, 2])
-
-
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch, empty_cache) -> None:
-    monkeypatch.setattr(history, "IN_PROCESS", history.Kept())
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from tfmem.bridge.asked import Answer, Question
 from tfmem.costs import history, store
 from tfmem.functions.answers import answering
 
+pytestmark = pytest.mark.usefixtures("empty_cache")
+
 CPU, GPU = (f"/job:localhost/replica:0/task:0/device:{kind}:0" for kind in ("CPU", "GPU"))
 
 GIVEN = ((tf.float32, (2, 64, 32, 32)), (tf.float32, (3, 3, 64, 64)))
@@ -28,11 +30,6 @@ class Kernels:
     def __call__(self, question: Question) -> Answer | None:
         self.asked.append(question)
         return self.answer
-
-
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch, empty_cache) -> None:
-    forget(monkeypatch)
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
