@@ -135,7 +135,7 @@ def test_what_a_gpus_kernel_passes_on_in_the_memory_of_the_host_is_another_buffe
     assert form.kind[form.number[rows.name]] == PLAIN
 
 
-def test_copies_of_a_gpu_are_its_own_kernels_unless_others_are_faster(a_gpu, monkeypatch):
+def test_copies_of_a_gpu_are_its_own_kernels_unless_others_are_faster(a_gpu, empty_cache):
     step, args = pictures()
     captured = capture(step.get_concrete_function(*args), device="GPU:0", args=args)
     graph = captured.graph
@@ -152,7 +152,6 @@ def test_copies_of_a_gpu_are_its_own_kernels_unless_others_are_faster(a_gpu, mon
     rewritten = rebuild(
         captured, run_passes(graph, passes_of(plan, route_of(plan.device, plan.host)))
     )
-    monkeypatch.setattr(history, "IN_PROCESS", history.Kept())
     history.keep_probe(Copies(on_device=False), profiler.machine(), GPU, LOCAL)
     other = run_passes(graph, passes_of(plan, route_of(plan.device, plan.host)))
     assert [node.device for node in other.nodes if node.origin] == [LOCAL, LOCAL]

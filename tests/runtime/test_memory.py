@@ -143,7 +143,7 @@ def test_what_cannot_be_run_is_refused():
         run_limited(memory.killed, limit_bytes=1000, timeout=1)
 
 
-def test_a_device_that_is_nearly_full_is_probed_with_less():
+def test_a_device_that_is_nearly_full_is_probed_with_less(empty_cache):
     outcome = run(memory.probed, 6, limit_mib=40, reserve=True)
     assert outcome.status == "ok", outcome.error + outcome.output
     assert len(outcome.result) == 2
