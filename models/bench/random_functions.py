@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import json
 import random
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -273,18 +274,19 @@ def many(
 ) -> Iterator[dict[str, Any]]:
     """Those of any number of seeds, in processes whose allocator counts, `jobs` at a time."""
     end, pool = first + count, ThreadPoolExecutor(jobs)
-    parts = [
-        pool.submit(_part, start, min(IN_A_PROCESS, end - start), deepest, is_held)
-        for start in range(first, end, IN_A_PROCESS)
-    ]
-    try:
-        for part in parts:
-            yield from part.result()
-    finally:
-        pool.shutdown(cancel_futures=True)  # else who interrupts it waits for all that is left
+    with tempfile.TemporaryDirectory(prefix="tfmem-random-") as cache:
+        parts = [
+            pool.submit(_part, start, min(IN_A_PROCESS, end - start), deepest, is_held, cache)
+            for start in range(first, end, IN_A_PROCESS)
+        ]
+        try:
+            for part in parts:
+                yield from part.result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # else who interrupts it waits for all that is left
 
 
-def _part(start: int, count: int, deepest: int, is_held: bool) -> list[dict[str, Any]]:
+def _part(start: int, count: int, deepest: int, is_held: bool, cache: str) -> list[dict[str, Any]]:
     outcome = run_limited(
         "models.bench.random_functions:verdicts",
         start,
@@ -293,7 +295,7 @@ def _part(start: int, count: int, deepest: int, is_held: bool) -> list[dict[str,
         is_held,
         limit_bytes=LIMIT_BYTES,
         timeout=SECONDS,
-        environment={store.DIRECTORY: ""},  # what other runs learned of the same seeds
+        environment={store.DIRECTORY: cache},  # without what other runs learned of the same seeds
     )
     if outcome.status == "ok":
         return outcome.result

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -44,6 +44,12 @@ if it has to begin at a multiple of 64, is less than that."""
 
 _MOST_BETWEEN = 2**25
 """Bytes of the GNU C library's own: the largest blocks that lie between others."""
+
+_MOST = 2**47
+"""Bytes that a process can have on Linux: a larger note is none of a block."""
+
+_AT_ONCE = 2**16
+"""Bytes that are read at a time: pages one by one take three times as long."""
 
 
 class Regions:
@@ -129,12 +135,13 @@ def _block_length(begin: int) -> int:
     Whatever stands there if none does; 0 where it cannot be read.
     """
     with contextlib.suppress(OSError), open(_MEMORY, "rb", buffering=0) as memory:
-        return _length(os.pread(memory.fileno(), _LENGTH, begin - _LENGTH))
+        note = os.pread(memory.fileno(), _LENGTH, begin - _LENGTH)
+        return _length(int.from_bytes(note, sys.byteorder))
     return 0
 
 
-def _length(note: bytes) -> int:
-    return int.from_bytes(note, sys.byteorder) // (2 * _LENGTH) * 2 * _LENGTH
+def _length(note: int) -> int:
+    return note // (2 * _LENGTH) * 2 * _LENGTH
 
 
 def _region_of(length: int, more: int) -> int:
@@ -151,16 +158,35 @@ def around(chunk: int) -> tuple[int, int] | None:
     is_far = _is_far(chunk)
     step, more = (_PAGE, 2 * _PAGE) if is_far else (GRAIN, _MORE)
     first = (_BEGIN if is_far else chunk) - _LENGTH
-    last_page = (chunk - _LENGTH) // _PAGE * _PAGE
     with contextlib.suppress(OSError), open(_MEMORY, "rb", buffering=0) as memory:
-        for page in range(last_page, last_page - _MOST_BETWEEN - 2 * _PAGE, -_PAGE):
-            notes = os.pread(memory.fileno(), _PAGE, page)
-            for at in reversed(range((first - page) % step, _PAGE, step)):
-                begin = page + at + _LENGTH
-                region = _region_of(_length(notes[at : at + _LENGTH]), more)
+        for start, part in _before(memory.fileno(), chunk - _LENGTH):
+            offset = (first - start) % step
+            notes = np.frombuffer(part, np.uint64)[offset // _LENGTH :: step // _LENGTH]
+            may_be = (notes >= _LEAST_REGION) & (notes < _MOST)
+            for number in reversed(np.flatnonzero(may_be).tolist()):
+                begin = start + offset + number * step + _LENGTH
+                region = _region_of(_length(int(notes[number])), more)
                 if region and begin <= chunk < begin + region:
                     return begin, region
     return None
+
+
+def _before(memory: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """What stands in memory in the page of an address and before it, in parts of whole pages.
+
+    Raises:
+      OSError: nothing stands in the page before the last part.
+    """
+    last = end // _PAGE * _PAGE + _PAGE
+    for stop in range(last, last - _MOST_BETWEEN - _PAGE, -_AT_ONCE):
+        part = b""
+        with contextlib.suppress(OSError):
+            part = os.pread(memory, _AT_ONCE, stop - _AT_ONCE)
+        if len(part) == _AT_ONCE:
+            yield stop - _AT_ONCE, part
+            continue
+        for page in range(stop - _PAGE, stop - _AT_ONCE - 1, -_PAGE):
+            yield page, os.pread(memory, _PAGE, page)
 
 
 def _is_far(begin: int) -> bool:

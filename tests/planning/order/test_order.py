@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,7 @@ from tfmem.plan import Plan
 from tfmem.planning.order import memory_order as orders
 from tfmem.planning.order.early import crossings_first, updates_after_reads, updates_first
 from tfmem.planning.order.pressure import pressure
+from tfmem.planning.order.stretch import Stretch
 from tfmem.planning.order.sweep import backwards, forwards
 from tfmem.planning.request import Request
 from tfmem.planning.search import choose
@@ -96,6 +98,26 @@ def test_sweeps_and_windows_find_the_optimum_of_larger_graphs_too(
     pieces = [peak(g, orders.memory_order(g, COSTS, DEVICE)) for g in graphs_]
     gaps = [piece / best - 1 for piece, best in zip(pieces, whole, strict=True)]
     assert sum(gaps) / len(gaps) < 0.02
+
+
+@settings(max_examples=30, deadline=None)
+@given(graphs)
+def test_a_stretch_is_searched_to_its_optimum(graph: Graph) -> None:
+    model, order = pressure(graph, COSTS, DEVICE), list(range(len(graph)))
+    for begin in range(sum(graph.form.is_input), len(order) - 4, 5):
+        end = begin + 5
+        peaks = {
+            nodes: max(model.timeline([*order[:begin], *nodes, *order[end:]])[begin:end])
+            for nodes in permutations(order[begin:end])
+            if not any(
+                set(nodes[i:]) & set(graph.form.predecessors[n]) for i, n in enumerate(nodes)
+            )
+        }
+        stretch, before = Stretch(model, order, order, begin, end), tuple(order[begin:end])
+        found, _ = stretch.search(1000)
+        least = min(peaks.values())
+        assert peaks[tuple(found or before)] == least
+        assert stretch.least() - stretch.peak() <= least - peaks[before]
 
 
 def test_updates_run_as_soon_as_their_gradients_are_there() -> None:

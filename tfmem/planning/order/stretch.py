@@ -3,15 +3,16 @@
 Which buffers are alive at both ends of the stretch does not depend on the sequence within, so a
 better sequence here changes nothing elsewhere. The search is a shortest path by bottleneck over
 the sets of nodes that may have run (SERENITY's dynamic programme, arXiv 2003.02369, best first),
-with the rule of `sweep` (a free node runs at once) cutting most of them off.
+with the rule of `sweep` (a free node runs at once) cutting most of them off, and below what every
+sequence reaches the set of most nodes first.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tfmem.planning.order.pressure import Pressure
 
@@ -47,6 +48,15 @@ class Stretch:
             [self.nodes.index(f) for f in model.graph.successors[node] if f in self.bit]
             for node in self.nodes
         ]
+        self.near = [self._near(node) for node in self.nodes]
+        self.steps: list[dict[int, tuple[int, int]]] = [{} for _ in self.nodes]
+
+    def _near(self, node: int) -> int:
+        """Bits of the nodes that make or read what a node does."""
+        near = 0
+        for b in (*self.model.reads[node], *self.model.makes[node]):
+            near |= self.buffers[b].readers | max(0, self.buffers[b].maker)
+        return near
 
     def _buffer(self, b: int, place: Sequence[int], begin: int, end: int) -> _Buffer:
         model = self.model
@@ -62,6 +72,13 @@ class Stretch:
 
     def step(self, done: int, index: int) -> tuple[int, int]:
         """Bytes more while a node runs, and after it, where the nodes of `done` have run."""
+        near, known = done & self.near[index], self.steps[index]
+        found = known.get(near)
+        if found is None:
+            found = known[near] = self._step(near, index)
+        return found
+
+    def _step(self, done: int, index: int) -> tuple[int, int]:
         model, node = self.model, self.nodes[index]
         own = 1 << index
         after, during = 0, model.scratch[node]
@@ -96,17 +113,52 @@ class Stretch:
             done |= 1 << index
         return peak
 
+    def least(self) -> int:
+        """What every sequence reaches at least, in bytes more than at the start."""
+        count = len(self.nodes)
+        before, after = [0] * count, [0] * count  # bits of all nodes on either side of each
+        for index in range(count):
+            for other in _bits(self.before[index]):
+                before[index] |= before[other] | 1 << other
+        for index in reversed(range(count)):
+            for other in self.after[index]:
+                after[index] |= after[other] | 1 << other
+        return max(map(self._needed, range(count), before, after), default=0)
+
+    def _needed(self, index: int, before: int, after: int) -> int:
+        """Bytes more that a node needs at least, as if what may run on either side did best."""
+        model, node = self.model, self.nodes[index]
+        own, later = 1 << index, after | 1 << index
+        taken = {
+            output
+            for source, output in model.takes[node]
+            if not self.buffers[source].outlives and not self.buffers[source].readers & after
+        }
+        needed = model.scratch[node]
+        for b, buffer in self.buffers.items():
+            is_needed = buffer.outlives or buffer.readers & later
+            if buffer.maker == own:
+                is_made = b not in taken and (is_needed or not buffer.is_ghost)
+                needed += buffer.size if is_made else 0
+            elif buffer.maker > 0:
+                needed += buffer.size if buffer.maker & before and is_needed else 0
+            elif buffer.maker == 0:
+                needed -= 0 if is_needed else buffer.size
+        return needed
+
     def search(self, limit: int) -> tuple[list[int] | None, int]:
         """The best sequence if it is better than the present one, and how many sets were looked at.
 
         Gives up after `limit` sets.
         """
-        bound = self.peak()
+        bound, least = self.peak(), self.least()
+        if least >= bound:
+            return None, 0
         full = (1 << len(self.nodes)) - 1
         start = sum(1 << i for i, before in enumerate(self.before) if not before)
         came: dict[int, tuple[int, list[int]]] = {}
-        best: dict[int, float] = {0: -math.inf}
-        heap: list[tuple[float, int, int, int, int]] = [(-math.inf, 0, 0, 0, start)]
+        best = {0: least}
+        heap = [(least, 0, 0, 0, start)]
         looked = 0
         while heap and looked < limit:
             peak, _, alive, done, ready = heapq.heappop(heap)
@@ -129,7 +181,7 @@ class Stretch:
         return None, looked
 
     def _run_free(
-        self, done: int, ready: int, index: int, alive: int, peak: float
+        self, done: int, ready: int, index: int, alive: int, peak: int
     ) -> tuple[int, int, int, list[int]]:
         """Runs a node and then every node that is free below the peak reached."""
         ran = [index]
@@ -162,7 +214,8 @@ class Stretch:
         return [self.nodes[index] for index in reversed(path)]
 
 
-def _bits(mask: int) -> list[int]:
+@lru_cache(maxsize=2**14)
+def _bits(mask: int) -> Sequence[int]:
     found = []
     while mask:
         low = mask & -mask
