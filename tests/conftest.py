@@ -64,9 +64,12 @@ def empty_cache(own_cache, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def limited_runs_are_forks() -> Iterator[None]:
+def limited_runs_are_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Limited runs are forks that have TensorFlow, unless they want another environment."""
-    in_a_new_process, nurseries = limited._start, Nurseries(os.environ)
+    folder, ends_with = tmp_path_factory.getbasetemp(), os.getpid()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, begun by that of all tests
+        folder, ends_with = folder.parent, os.getppid()
+    in_a_new_process, nurseries = limited._start, Nurseries(os.environ, folder, ends_with)
 
     def start(job: str, variables: Any, out: Any, err: Any) -> Any:
         return nurseries.start(job, variables, out, err) or in_a_new_process(
@@ -76,7 +79,6 @@ def limited_runs_are_forks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limited, "_start", start)
         yield
-    nurseries.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import numpy as np
 import tfmem
 from tfmem.runtime import memory
 
-LAYERS, WIDTH, ROWS, TURNS = 16, 256, 4096, 3
+LAYERS, WIDTH, ROWS, TURNS = 16, 128, 4096, 3
 GIB = 2**30
 
 

@@ -1,16 +1,19 @@
 """Child processes that begin where TensorFlow has been imported, which takes most of their seconds.
 
-    python -m tests.support.forks SOCKET
+    python -m tests.support.forks SOCKET PROCESS
 
-A process that has imported TensorFlow, and done nothing with it, takes requests from a socket. Of
-each it makes a fork that runs the job as `tfmem.runtime.limited` would in a new process: what the
-environment says of memory is read when an allocator is made, long after the import. Host processes
-that these forks start are forks of the same process.
+A process that has imported TensorFlow, and done nothing with it, takes requests from a socket until
+another process ends, whose number is given: that of all tests, or of those that run by themselves.
+Of each it makes a fork that runs the job as `tfmem.runtime.limited` would in a new process: what
+the environment says of memory is read when an allocator is made, long after the import. Host
+processes that these forks start are forks of the same process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import importlib
 import json
 import os
@@ -19,8 +22,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,43 +119,40 @@ class Nurseries:
 
     Args:
       usual: variables that jobs have but for those that are their own.
+      folder: where their sockets are; who shares it shares them.
+      ends_with: the number of a process; when it has ended, so do they.
     """
 
-    def __init__(self, usual: Mapping[str, str]) -> None:
-        self._usual = _others(usual)
-        self._folder = tempfile.TemporaryDirectory(prefix="tfmem-forks-")
-        self._sockets: dict[frozenset[tuple[str, str]], Path] = {}
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._one_at_a_time = threading.Lock()
+    def __init__(self, usual: Mapping[str, str], folder: Path, ends_with: int) -> None:
+        self._usual, self._folder, self._ends_with = _others(usual), folder, ends_with
 
     def start(self, job: str, variables: Mapping[str, str], out: Any, err: Any) -> Forked | None:
         """A fork that runs a job of `limited`; None if that takes an environment of its own."""
         is_of_cuda = json.loads(job)["gpu_limit_mib"] and _PLUGGED not in variables
         if _others(variables) != self._usual or is_of_cuda:
             return None
-        key = frozenset(item for item in variables.items() if _is_of_an_import(item[0]))
-        with self._one_at_a_time:
-            if key not in self._sockets:
-                self._sockets[key] = self._nursery(variables)
         with open(os.devnull, "rb") as nothing:
             streams = [file.fileno() for file in (nothing, out, err)]
-            return Forked(str(self._sockets[key]), "limited", [job], variables, streams)
+            return Forked(self._nursery(variables), "limited", [job], variables, streams)
 
-    def _nursery(self, variables: Mapping[str, str]) -> Path:
-        path = Path(self._folder.name) / str(len(self._sockets))
-        command = [sys.executable, "-m", __name__, str(path)]
+    def _nursery(self, variables: Mapping[str, str]) -> str:
+        """The socket of the process for an environment, which is begun if it is the first."""
+        key = sorted(item for item in variables.items() if _is_of_an_import(item[0]))
+        path = self._folder / hashlib.sha256(repr(key).encode()).hexdigest()[:8]
+        with open(f"{path}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                self._begin(path, variables)
+        return str(path)
+
+    def _begin(self, path: Path, variables: Mapping[str, str]) -> None:
+        command = [sys.executable, "-m", __name__, str(path), str(self._ends_with)]
         kept = {name: text for name, text in variables.items() if name not in OF_A_JOB}
-        self._processes.append(subprocess.Popen(command, env=kept, stdin=subprocess.PIPE))
+        nothing = os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0
+        pid = os.posix_spawn(sys.executable, command, kept, file_actions=[nothing])
         while not path.exists():
-            assert self._processes[-1].poll() is None, "the import failed"
+            assert os.waitpid(pid, os.WNOHANG) == (0, 0), "the import failed"
             time.sleep(0.05)
-        return path
-
-    def close(self) -> None:
-        """Ends them."""
-        for process in self._processes:
-            process.communicate()  # which ends its standard input
-        self._folder.cleanup()
 
 
 def _others(variables: Mapping[str, str]) -> dict[str, str]:
@@ -170,8 +168,8 @@ def _is_of_an_import(name: str) -> bool:
     return name in OF_AN_IMPORT or name.startswith(OF_A_DEVICE)
 
 
-def serve(path: str) -> None:
-    """Makes forks until the standard input ends, which it does with who started this."""
+def serve(path: str, ends_with: int) -> None:
+    """Makes forks until another process has ended."""
     for name in ("tfmem.keras", "tfmem.runtime.limited", "tensorflow.keras"):
         importlib.import_module(name)
     importlib.import_module("tfmem.bridge.instances").freeze()  # nothing was made yet
@@ -180,14 +178,22 @@ def serve(path: str) -> None:
     listener.listen()
     os.rename(f"{path}.part", path)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
-        ready, _, _ = select.select([listener, sys.stdin], [], [])
-        if sys.stdin in ready:
-            return
+    while _is_there(ends_with):
+        ready, _, _ = select.select([listener], [], [], 1.0)
+        if not ready:
+            continue
         connection, _ = listener.accept()
         if not os.fork():
             _keep(connection, path)
         connection.close()
+
+
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _keep(connection: socket.socket, path: str) -> None:
@@ -243,4 +249,4 @@ def _hosts_of(path: str, usual: Mapping[str, str], paths: Sequence[str]) -> Any:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], int(sys.argv[2]))
