@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from tfmem.costs import history
 from tfmem.runtime import host_child
 
 OF_A_JOB = (
@@ -178,7 +179,7 @@ def serve(path: str, ends_with: int) -> None:
     listener.listen()
     os.rename(f"{path}.part", path)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while _is_there(ends_with):
+    while history._is_alive(ends_with):
         ready, _, _ = select.select([listener], [], [], 1.0)
         if not ready:
             continue
@@ -186,14 +187,6 @@ def serve(path: str, ends_with: int) -> None:
         if not os.fork():
             _keep(connection, path)
         connection.close()
-
-
-def _is_there(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _keep(connection: socket.socket, path: str) -> None:
