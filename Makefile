@@ -58,7 +58,7 @@ docs: $(READY)
 dist: $(READY)
 	$(RUN) -m build --outdir dist
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml tfmem/simulation/best_fit.c
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --editable ".[dev]"
 	touch $(READY)

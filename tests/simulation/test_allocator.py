@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -15,7 +15,7 @@ from tfmem.costs.types import HOLE, SWITCH, WALLS, Asked, Costs, Feed
 from tfmem.graph.ir import Graph
 from tfmem.graph.text import parse
 from tfmem.plan import Plan
-from tfmem.simulation import calling, replay
+from tfmem.simulation import best_fit, calling, replay
 from tfmem.simulation.allocator import Bfc, Chunk
 from tfmem.simulation.calling import Caller
 from tfmem.simulation.layout import layout, within
@@ -73,9 +73,8 @@ def test_chunks_never_overlap_and_everything_comes_back(
             pool.release(held.pop(size % len(held)))
         else:
             held.append(pool.allocate(256 * size))
-        spans = sorted(
-            (c.begin, c.begin + c.size) for c in (*held, *(chunk for *_, chunk in pool.free))
-        )
+        free = ((begin, begin + size) for size, begin in pool.free_places)
+        spans = sorted((*free, *((c.begin, c.begin + c.size) for c in held)))
         assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
         assert sum(end - begin for begin, end in spans) == pool.reserved
         assert pool.in_use == sum(chunk.size for chunk in held)
@@ -156,12 +155,14 @@ def test_a_caller_that_makes_arguments_anew_needs_room_for_both() -> None:
     assert not allocate(graph, Costs(), Plan(device=DEVICE), room=(6 * MIB + apart,)).fits
 
 
-@dataclass(slots=True)
 class Recorded(Bfc):
     """An allocator that writes down what it is asked for, and the most in use then by size."""
 
-    asked: list[int] = field(default_factory=list)
-    most: dict[int, int] = field(default_factory=dict)
+    serve = best_fit.BestFit.serve  # Python's, which calls `allocate`
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.most = list[int](), dict[int, int]()
 
     def allocate(self, size: int) -> Chunk:
         self.asked.append(size)
@@ -291,7 +292,7 @@ def test_rows_that_pipelines_keep_move_into_chunks_of_their_own() -> None:
     assert not any(row.is_free for row in rows)
     assert pool.in_use == still.in_use  # they are in use elsewhere now
     pool, _ = after(4, is_drained=True)
-    assert max(size for size, *_ in pool.free if size < 30 * MIB) >= 20 * 102400
+    assert max(size for size, _ in pool.free_places if size < 30 * MIB) >= 20 * 102400
 
 
 def test_plans_that_share_a_room_are_laid_out_together() -> None:

@@ -15,6 +15,7 @@ from tfmem.errors import Error
 from tfmem.functions import pricing
 from tfmem.graph import device_names
 from tfmem.runtime import devices, host, memory
+from tfmem.simulation import allocator
 from tfmem.units import format_bytes
 
 TESTED = {
@@ -47,6 +48,7 @@ def examine() -> dict[str, Any]:
         "memory_free_bytes": host.free_bytes(devices.full_name("CPU:0")),
         "link": _link(scarce),
         "cache": _cache(),
+        "is_compiled": allocator.IS_COMPILED,
     }
     facts["advice"] = _advice(facts)
     return facts
@@ -114,6 +116,11 @@ def _advice(facts: dict[str, Any]) -> list[str]:
         )
     if facts["cache"]["folder"] is None:
         advice.append(f"plans are not kept on disk, since {store.DIRECTORY} is empty")
+    if not facts["is_compiled"]:
+        advice.append(
+            "plans take up to twice as long to find, for there was no C compiler when tfmem was "
+            "installed: `pip install --force-reinstall --no-deps` it where there is one"
+        )
     return advice
 
 

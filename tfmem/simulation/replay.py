@@ -18,13 +18,13 @@ import contextlib
 import itertools
 import math
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from math import ceil
 
-from tfmem.costs.types import GRAIN, HOLE, SWITCH, WALLS, Asked, Feed, Lying, Requests
+from tfmem.costs.types import GRAIN, HOLE, WALLS, Asked, Feed, Lying, Requests
 from tfmem.graph.compact import SMALL
 from tfmem.simulation.allocation import Allocation, allocation_of
 from tfmem.simulation.allocator import Bfc, Chunk, NoRoom, parted
@@ -32,7 +32,7 @@ from tfmem.simulation.beginning import Beginning, next_one
 from tfmem.simulation.calling import Caller, Occasion, occasions
 from tfmem.simulation.liveness import Lifetimes
 from tfmem.simulation.past import with_past
-from tfmem.simulation.requests import numbers_of, on_device, parts_of, requests
+from tfmem.simulation.requests import numbers_of, on_device, parts_of, requests, with_adopted
 from tfmem.simulation.shuffled import in_order
 from tfmem.simulation.variations import FEWEST, Variation
 
@@ -119,7 +119,9 @@ class Replay:
             self._taken,
             self.piece,
         )
-        self._callers = [b for b in self._given if b in variables and b not in self._renewed]
+        self._adopters: dict[int, list[int]] = {}  # variables by their bytes
+        for b in (b for b in self._given if b in variables and b not in self._renewed):
+            self._adopters.setdefault(sizes[b], []).append(b)
         held = {*self._given, *self._constants}
         self._outputs = [b for b in here if b in lifetimes.returned and b not in held]
         parts = parts_of(lifetimes)
@@ -225,8 +227,10 @@ class Replay:
 
     @cached_property
     def _asked(self) -> Sequence[Requests]:
-        """The same in each of its orders, and in other steps."""
-        return self._in_turn(()) if self.orders or self.variations else (self.requests,)
+        """The same in each of its orders, and in other steps, with what variables adopt."""
+        if self.orders or self.variations:
+            return self._in_turn(())
+        return self._settled([self.requests])
 
     @cached_property
     def _asked_by_who_keeps(self) -> Sequence[Requests]:
@@ -236,8 +240,12 @@ class Replay:
     def _in_turn(self, staying: Sequence[int]) -> Sequence[Requests]:
         asked = [list(self._by_position(staying, one)) for one in (None, *self.variations)]
         if not self.orders:
-            return [tuple(itertools.chain.from_iterable(one)) for one in asked]
-        return [in_order(*both) for both in zip(itertools.cycle(asked), self.orders, strict=False)]
+            return self._settled(map(itertools.chain.from_iterable, asked))
+        both = zip(itertools.cycle(asked), self.orders, strict=False)
+        return self._settled(itertools.starmap(in_order, both))
+
+    def _settled(self, asked: Iterable[Iterable[tuple[int, int]]]) -> Sequence[Requests]:
+        return [with_adopted(one, self._adopters) for one in asked]
 
     def asked(self) -> list[tuple[str, int]]:
         """What a step asks for once its constants are there: the node, "" for none, and bytes."""
@@ -288,7 +296,7 @@ class Replay:
         chunks |= {b: pool.allocate(self._sizes[b]) for b in self._constants}
         for nbytes in self._staying:
             pool.allocate(nbytes)
-        variables = self._variables_by_size()
+        variables = {nbytes: deque(found) for nbytes, found in self._adopters.items()}
         renews = caller is not Caller.SAME
         asked = self._asked_by_who_keeps if renews else self._asked
         peaks, returned = list[int](), list[Chunk]()
@@ -314,13 +322,6 @@ class Replay:
                 returned += self._change_arguments(pool, caller, chunks, is_early)
             self._leave(pool, rows, step)
         return peaks
-
-    def _variables_by_size(self) -> dict[int, deque[int]]:
-        """Those that adopt buffers, in the order in which it is their turn."""
-        found: dict[int, deque[int]] = {}
-        for b in self._callers:
-            found.setdefault(self._sizes[b], deque()).append(b)
-        return found
 
     def _leave(self, pool: Bfc, rows: Sequence[Chunk], step: int) -> None:
         """Gives back the chunks of a step's batch; they count as before."""
@@ -370,22 +371,19 @@ class Replay:
 
         Which variable adopts a buffer is not known here: those of its size take turns.
         """
-        most, requested, allocate = pool.in_use, dict[int, int](), pool.allocate
-        for number, nbytes in asked:
-            if nbytes > 0:
-                chunks[number], requested[number] = allocate(nbytes), nbytes
-                if pool.in_use > most:
-                    most = pool.in_use
-                    if most >= bound:
-                        break
-                continue
-            like = variables.get(requested.get(number, 0)) if nbytes == SWITCH else None
-            if like:
+        position, most = 0, pool.in_use
+        while True:
+            position, most = pool.serve(asked, chunks, position, most, bound)
+            if position == len(asked) or most >= bound:
+                return most
+            number, nbytes = asked[position]
+            if nbytes < 0:
+                like = variables[-nbytes]
                 like.rotate()
                 chunks[like[0]], chunks[number] = chunks[number], chunks[like[0]]
             if number in chunks or number not in self._renewed:  # variables may share a buffer
                 pool.release(chunks.pop(number))
-        return most
+            position += 1
 
 
 def _state(

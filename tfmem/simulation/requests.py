@@ -217,6 +217,24 @@ def most_of(asked: Asked, given: Container[int]) -> int:
     return most
 
 
+def with_adopted(asked: Iterable[tuple[int, int]], adopters: Container[int]) -> Requests:
+    """Requests with the bytes of what is adopted, below 0, in the place of `SWITCH`.
+
+    Args:
+      asked: what a step asks for.
+      adopters: bytes of variables that adopt buffers as large.
+    """
+    made, requested = list[tuple[int, int]](), dict[int, int]()
+    for number, nbytes in asked:
+        if nbytes > 0:
+            requested[number] = nbytes
+        elif nbytes == SWITCH:
+            adopted = requested.get(number, 0)
+            nbytes = -adopted if adopted in adopters else 0
+        made.append((number, nbytes))
+    return tuple(made)
+
+
 def on_device(lifetimes: Lifetimes) -> list[int]:
     """The buffers that the device's allocator sees, by whose turn it is."""
     found: list[int] = np.flatnonzero(~lifetimes.on_host & (lifetimes.nbytes > 0)).tolist()
