@@ -41,10 +41,20 @@ def pytest_collection_finish() -> None:
     instances.freeze()
 
 
+def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The folder that all processes of a run share, and the number of that which began them."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return folder.parent, os.getppid()
+    return folder, os.getpid()
+
+
 @pytest.fixture(scope="session")
 def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of what was probed on this machine, which takes a second of each process."""
-    return tmp_path_factory.mktemp("probed")
+    folder = _of_all_workers(tmp_path_factory)[0] / "probed"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +76,8 @@ def empty_cache(own_cache, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def limited_runs_are_forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Limited runs are forks that have TensorFlow, unless they want another environment."""
-    folder, ends_with = tmp_path_factory.getbasetemp(), os.getpid()
-    if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes, begun by that of all tests
-        folder, ends_with = folder.parent, os.getppid()
-    in_a_new_process, nurseries = limited._start, Nurseries(os.environ, folder, ends_with)
+    in_a_new_process = limited._start
+    nurseries = Nurseries(os.environ, *_of_all_workers(tmp_path_factory))
 
     def start(job: str, variables: Any, out: Any, err: Any) -> Any:
         return nurseries.start(job, variables, out, err) or in_a_new_process(

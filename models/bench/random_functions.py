@@ -87,15 +87,31 @@ class Maker:
 
     def __post_init__(self) -> None:
         choose = random.Random(self.seed)
+        *values, narrow, least, steps = self._first_values(choose)
+        self.variables = [tf.Variable(value) for value in values]
+        self.narrow = tf.Variable(narrow, trainable=False)
+        self.least = tf.Variable(least, trainable=False)
+        self.steps = tf.Variable(steps, trainable=False)
+        self.depth = choose.randint(2, self.deepest)
+
+    def _first_values(self, choose: random.Random) -> Tensors:
         count = choose.randint(1, 4)
         values = [noise(WIDTH, WIDTH, seed=self.seed + i) / WIDTH**0.5 for i in range(count)]
-        self.variables = [tf.Variable(value) for value in values]
         if choose.random() < 0.3:  # two that begin with one buffer
-            self.variables.append(tf.Variable(values[0]))
-        self.narrow = tf.Variable(tf.cast(values[0], tf.bfloat16), trainable=False)
-        self.least = tf.Variable(1e9, trainable=False)
-        self.steps = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.depth = choose.randint(2, self.deepest)
+            values.append(values[0])
+        steps = tf.zeros([], tf.int64)
+        return [*values, tf.cast(values[0], tf.bfloat16), tf.constant(1e9), steps]
+
+    def begin_again(self) -> None:
+        """Gives all variables the values that they had before the first step."""
+        values = self._first_values(random.Random(self.seed))
+        for variable, value in zip(self.every_variable, values, strict=True):
+            variable.assign(value)
+
+    @property
+    def every_variable(self) -> list[tf.Variable]:
+        """All of them, those that are not trained last."""
+        return [*self.variables, self.narrow, self.least, self.steps]
 
     def function(self) -> Any:
         """The tf.function, of a tensor [ROWS, WIDTH]."""
@@ -192,10 +208,12 @@ def verdict(seed: int, deepest: int, host: str, is_held: bool = True) -> dict[st
 
 
 def _verdict(seed: int, deepest: int, host: str, is_held: bool) -> dict[str, Any]:
-    plain = trained(Maker(seed, deepest, host))
-    gc.collect()  # its variables
-    make, choose = Maker(seed, deepest, host, is_held), random.Random(seed)
+    make, choose = Maker(seed, deepest, host), random.Random(seed)
     step, share, techniques = make.function(), choose.random(), choose.choice(TECHNIQUES)
+    plain = trained(make, step)
+    make.begin_again()
+    make.is_held = is_held
+    gc.collect()  # what it returned
     held, _ = memory.memory_info("CPU:0")
     most = held + plain.taken
     budget = held + int((1 + share) / 2 * plain.taken)
@@ -235,14 +253,13 @@ class Trained:
     taken: int
 
 
-def trained(make: Maker, step: Any = None) -> Trained:
+def trained(make: Maker, step: Any) -> Trained:
     """Runs steps, each with a new batch.
 
     Args:
       make: what has the variables.
-      step: default: the function as it is.
+      step: the function, as it is or optimised.
     """
-    step = step or make.function()
     numbers: list[np.ndarray] = []
     memory.reset_peak("CPU:0")
     held, _ = memory.memory_info("CPU:0")
@@ -253,8 +270,8 @@ def trained(make: Maker, step: Any = None) -> Trained:
         if not make.is_held:
             del batch, found
     _, peak = memory.memory_info("CPU:0")
-    variables = [*make.variables, make.narrow, make.least, make.steps]
-    return Trained([*numbers, *(np.array(one) for one in variables)], peak, peak - held)
+    numbers += [np.array(one) for one in make.every_variable]
+    return Trained(numbers, peak, peak - held)
 
 
 def distance(expected: list[np.ndarray], found: list[np.ndarray]) -> float:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.children.host import MIB
 from tests.support.captures import LOCAL
-from tfmem.errors import Error, HostMemoryError
+from tfmem.errors import BudgetError, Error, HostMemoryError
 from tfmem.functions.failures import failure_of, is_failure, tells_bugs
 from tfmem.runtime.limited import run_limited
 
@@ -88,3 +88,14 @@ def test_a_host_that_is_lost_while_something_is_planned_is_no_bare_error() -> No
 
     with pytest.raises(HostMemoryError, match=r"job:other.* is lost"):
         probe()
+
+
+def test_a_constant_that_has_no_room_while_something_is_planned_is_no_bug() -> None:
+    said = "Unable to evaluate a constant node; Input node name: eye/diag\nand more"
+
+    @tells_bugs
+    def imported() -> None:
+        raise ValueError(said)
+
+    with pytest.raises(BudgetError, match=r"to plan in: Unable.*eye/diag\. The"):
+        imported()

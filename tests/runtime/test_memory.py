@@ -144,10 +144,14 @@ def test_what_cannot_be_run_is_refused():
 
 
 def test_a_device_that_is_nearly_full_is_probed_with_less(empty_cache):
-    outcome = run(memory.probed, 6, limit_mib=40, reserve=True)
-    assert outcome.status == "ok", outcome.error + outcome.output
-    assert len(outcome.result) == 2
-    assert min(outcome.result) > 1e6
+    first, again, roomy = (
+        run(memory.probed, free, limit_mib=60, reserve=True) for free in (6, 6, 40)
+    )
+    assert first.status == "ok", first.error + first.output
+    assert len(first.result) == 2
+    assert min(first.result) > 1e6
+    assert again.result == first.result  # which were kept
+    assert roomy.result != first.result  # but not for where there is room for more
 
 
 def test_no_statistics_is_an_error_with_a_remedy():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import random
-import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -108,13 +108,24 @@ def test_a_chunk_outlives_its_pool_and_is_none_of_another() -> None:
 
 
 def test_nothing_is_left_of_pools_that_are_gone() -> None:
-    def rounds(count: int) -> int:
+    kind = type(pool_of(compiled, [])[0])
+
+    def pools(count: int) -> int:
         for _ in range(count):
-            pool, _ = pool_of(compiled, [(1, 2**20, True)])
+            pool = kind()
+            pool.lay([(1, 2**20, True)])
             chunks: dict[int, Any] = {}
             asked = tuple((number % 50, 256 * (number % 3)) for number in range(200))
-            pool.serve(asked, chunks, 0, 0, 1e18)
-        return sys.getallocatedblocks()
+            pool.serve(asked, chunks, 0, 0, math.inf)
+            del pool, chunks, asked
+        gc.collect()
+        here = tracemalloc.Filter(True, __file__)
+        left = tracemalloc.take_snapshot().filter_traces([here]).statistics("filename")
+        return sum(one.size for one in left)
 
-    before = rounds(50)
-    assert rounds(500) - before < 500
+    tracemalloc.start()
+    try:
+        before = pools(10)
+        assert pools(500) < before + 5000  # 10 bytes of each
+    finally:
+        tracemalloc.stop()

@@ -37,6 +37,7 @@ OF_A_JOB = (
     "TF_CPU_ALLOCATOR_USE_BFC",
     "TF_CPU_BFC_MEM_LIMIT_IN_MB",
     "TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
     "TF_NUM_INTEROP_THREADS",
 )
 """Variables that nothing reads while TensorFlow is imported."""

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 import tensorflow as tf
 
-from tfmem.errors import Error, HostMemoryError, OutOfMemoryError, RewriteError
+from tfmem.errors import BudgetError, Error, HostMemoryError, OutOfMemoryError, RewriteError
 from tfmem.functions.entry import Entry
 from tfmem.graph.ir import Graph
 from tfmem.graph.ops import facts_of
@@ -36,7 +36,8 @@ _Raised = TypeVar("_Raised", bound=BaseException)
 def tells_bugs(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
     """Lets a function of tfmem raise nothing but what is raised on purpose, or by TensorFlow.
 
-    What TensorFlow raises about a host that is gone or full becomes a HostMemoryError.
+    What TensorFlow raises about a host that is gone or full becomes a HostMemoryError; what it says
+    where a graph's constants have no room, a BudgetError.
 
     It must run none of the user's code.
     """
@@ -49,6 +50,12 @@ def tells_bugs(function: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
         except (Error, tf.errors.OpError):
             raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise BudgetError(
+                    f"TensorFlow finds no memory to plan in: {_line(error)}. The function and its "
+                    "variables are as they were. Raise the limit of the device, or free what else "
+                    "is held there, by other threads, too"
+                ) from error
             raise RewriteError(
                 f"a bug of tfmem ({type(error).__name__}: {error}); the function and its variables "
                 "are as they were. Please report this with the traceback, what `tfmem doctor` "
@@ -140,12 +147,17 @@ def failure_of(error: BaseException) -> Failure:
     with contextlib.suppress(Error):  # no statistics, or no such device
         peak = memory.step_peak(device) if device else None
     return Failure(
-        said=(said[0] if said else text.strip().partition("\n")[0]).strip(),
+        said=said[0].strip() if said else _line(error),
         nodes=tuple(inner or outer for inner, outer in _NODES.findall(text)),
         nbytes=_nbytes(asked[1], asked[2]) if asked else 0,
         device=device,
         peak_bytes=peak,
     )
+
+
+def _line(error: BaseException) -> str:
+    """The first line of what an error says."""
+    return str(error).strip().partition("\n")[0].strip()
 
 
 def _nbytes(shape: str, dtype: str) -> int:

@@ -129,7 +129,7 @@ def by_kernels(device: str, host: str) -> bool:
 def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> Probe | None:
     """What was probed before of some devices, or is now; None if they have no room for that.
 
-    Only what the largest probe finds is kept for later.
+    What smaller probes find is kept for when there is no room for a larger one again.
     """
     machine = profiler.machine()
     known: Probe | None = history.probed(kind, machine, *devices)
@@ -140,9 +140,11 @@ def _known(kind: type[Probe], probe: Callable[[int], Probe], *devices: str) -> P
         # An allocator without room waits for ten seconds before it says so.
         if not _has_room_for(devices[0], probes.BYTES * side**2):
             continue
+        facts = devices if side == sides[0] else (*devices, f"side {side}")
+        if known := history.probed(kind, machine, *facts):
+            return known
         if found := _with_room(probe, side):
-            if side == sides[0]:
-                history.keep_probe(found, machine, *devices)
+            history.keep_probe(found, machine, *facts)
             return found
     _log.info("%s cannot be probed, usual rates are taken: no room", " and ".join(devices))
     return None
