@@ -309,6 +309,7 @@ def test_state_has_an_owner() -> None:
 
 PROCESS_WIDE = {
     "tfmem.bridge.forks._fork": "whether the process is a fork, which lacks TensorFlow's threads",
+    "tfmem.bridge.grappler._MADE": "graphs that Grappler made, whoever asks for them again",
     "tfmem.bridge.instances._search": "what Python's collector leaves out, and nobody looks for",
     "tfmem.bridge.rebuild._serial": "names of functions, which TensorFlow has one table of",
     "tfmem.costs.history.IN_PROCESS": "what was measured or read, so that a file is read once",

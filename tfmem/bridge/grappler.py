@@ -6,6 +6,7 @@ calls that XLA would compile and that are opened (`compiled.open_calls`).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
@@ -38,6 +39,9 @@ from tfmem.graph.bodies import BRANCHES
 from tfmem.runtime.devices import full_name
 
 _GROUP = "api_implements"
+
+_MOST_KEPT = 32 * 2**20
+"""Bytes of graphs that are kept; one of 10,000 nodes has some 4 MB, with constants more."""
 
 _WHOLE = "biu"
 """Kinds of NumPy's types for truths and whole numbers."""
@@ -77,13 +81,45 @@ def optimize(
     names = [item.name for item in inputs] + [t.name for t in concrete.outputs]
     names += [op.name for op in concrete.graph.control_outputs]
     meta_graph.collection_def["train_op"].node_list.value.extend(names)
-    known = _machine(gpus())
-    found = tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
-    while _has_chosen(found) | _choose_known(found):
-        graph_def.CopyFrom(found)
-        found = tf_optimizer.OptimizeGraph(_config(), meta_graph, verbose=False, cluster=known)
+    found = _MADE.of(meta_graph, _config(), gpus())
     _let_go(found, {op.name for op in concrete.graph.control_outputs}, concrete.outputs)
     carried.drop_unread(found, map(value_of, concrete.outputs))
+    return found
+
+
+class _Made:
+    """What Grappler has made of the last graphs.
+
+    A function is captured anew for each budget that is tried, and Grappler takes half of that.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bytes] = {}
+
+    def of(self, meta_graph: Any, config: Any, gpus: Mapping[str, Mapping[str, Any]]) -> GraphDef:
+        """What Grappler makes of a graph, which may change; it is the caller's to change."""
+        asked = hashlib.sha256(repr(gpus).encode())
+        for message in (config, meta_graph):
+            asked.update(message.SerializeToString(deterministic=True))
+        known = self._known.pop(asked.digest(), None)
+        if known is None:
+            known = _optimized(meta_graph, config, _machine(gpus)).SerializeToString()
+        if len(known) <= _MOST_KEPT:
+            self._known[asked.digest()] = known
+        while sum(map(len, self._known.values())) > _MOST_KEPT:
+            del self._known[next(iter(self._known))]  # the one asked for longest ago
+        return type(meta_graph.graph_def).FromString(known)
+
+
+_MADE = _Made()
+
+
+def _optimized(meta_graph: Any, config: Any, machine: Any) -> GraphDef:
+    """Runs Grappler, until it leaves no function or branch to be chosen."""
+    found = tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False, cluster=machine)
+    while _has_chosen(found) | _choose_known(found):
+        meta_graph.graph_def.CopyFrom(found)
+        found = tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False, cluster=machine)
     return found
 
 
