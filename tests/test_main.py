@@ -16,6 +16,7 @@ from tests.children import saved
 from tfmem.__main__ import main
 from tfmem.plan import Plan
 from tfmem.runtime.limited import run_limited
+from tfmem.simulation import allocator
 
 MIB = 2**20
 
@@ -156,13 +157,19 @@ def test_the_cache_is_listed_and_cleared(
     assert f"cannot delete {kept}" in capsys.readouterr().err
 
 
-def test_the_doctor_tells_of_devices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_tells_of_devices(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["doctor", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["versions"]["tfmem"] == tfmem.__version__
     assert facts["scarce"] in {one["name"] for one in facts["devices"]}
-    assert main(["doctor"]) == 0
-    assert "GFLOP/s" in capsys.readouterr().out
+    for is_compiled in (True, False):
+        monkeypatch.setattr(allocator, "IS_COMPILED", is_compiled)
+        assert main(["doctor"]) == 0
+        out = capsys.readouterr().out
+        assert "GFLOP/s" in out
+        assert ("no C compiler" in out) != is_compiled
 
 
 def test_help_has_examples_and_a_wrong_command_line_ends_with_2() -> None:
