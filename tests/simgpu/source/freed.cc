@@ -24,13 +24,13 @@ int place_of_free() {
   return static_cast<int>((word - 1) / sizeof(void*));
 }
 
-std::mutex mutex;
+std::mutex freed_mutex;
 std::map<tsl::Allocator*, Free> frees;  // TensorFlow's own
 
 void poison_and_free(tsl::Allocator* allocator, void* address) {
   Free free;
   {
-    std::lock_guard<std::mutex> lock(mutex);
+    std::lock_guard<std::mutex> lock(freed_mutex);
     free = frees.at(allocator);
   }
   if (address != nullptr) std::memset(address, kPoison, allocator->AllocatedSize(address));
@@ -40,7 +40,7 @@ void poison_and_free(tsl::Allocator* allocator, void* address) {
 }  // namespace
 
 void poison_what_is_freed(tsl::Allocator* allocator) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(freed_mutex);
   if (frees.count(allocator) > 0) return;  // of a context before
   void*** object = reinterpret_cast<void***>(allocator);
   auto* copy = new void*[kBefore + kFunctions];  // for as long as the allocator, which is for good

@@ -46,7 +46,7 @@ class Blocks {
   int64_t nbytes_ = 0;
 };
 
-std::mutex mutex;
+std::mutex memory_mutex;
 Blocks of_devices[kMostDevices], pinned;
 std::atomic<int64_t> limits[kMostDevices];
 
@@ -60,34 +60,34 @@ int64_t memory_of(int device) {
 void set_memory_of(int device, int64_t nbytes) { limits[device] = nbytes; }
 
 int64_t memory_in_use(int device) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(memory_mutex);
   return of_devices[device].nbytes();
 }
 
 void* take(int device, size_t nbytes) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(memory_mutex);
   Blocks& blocks = of_devices[device];
   bool has_room = blocks.nbytes() + static_cast<int64_t>(nbytes) <= memory_of(device);
   return has_room ? blocks.take(nbytes) : nullptr;
 }
 
 void give_back(int device, void* address) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(memory_mutex);
   of_devices[device].give_back(address);
 }
 
 void* take_pinned(size_t nbytes) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(memory_mutex);
   return pinned.take(nbytes);
 }
 
 void give_back_pinned(void* address) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(memory_mutex);
   pinned.give_back(address);
 }
 
 bool is_pinned(const void* address) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(memory_mutex);
   return pinned.holds(address);
 }
 

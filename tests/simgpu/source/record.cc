@@ -8,7 +8,7 @@
 namespace simgpu {
 namespace {
 
-std::mutex mutex;
+std::mutex record_mutex;
 std::vector<Event> events;
 std::map<std::string, double> sums;
 bool keeps_events = false;
@@ -36,7 +36,7 @@ int64_t unix_ns(Moment moment) {
 }
 
 void record(Event event) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(record_mutex);
   std::string kind = name_of(event.kind);
   sums[kind + "_count"] += 1;
   sums[kind + "_bytes"] += event.bytes;
@@ -50,13 +50,13 @@ void record(Event event) {
 }
 
 void keep_events(bool keeps) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(record_mutex);
   if (keeps) events.clear();
   keeps_events = keeps;
 }
 
 void each_event(const std::function<void(const Event&)>& take) {
-  std::lock_guard<std::mutex> lock(mutex);
+  std::lock_guard<std::mutex> lock(record_mutex);
   for (const Event& one : events) take(one);
 }
 
@@ -67,14 +67,14 @@ extern "C" {
 
 // A sum by its name, such as "h2d_bytes", "kernel_seconds", "d2h_pageable_count"; 0 if there is none.
 double simgpu_sum(const char* name) {
-  std::lock_guard<std::mutex> lock(simgpu::mutex);
+  std::lock_guard<std::mutex> lock(simgpu::record_mutex);
   auto found = simgpu::sums.find(name);
   return found == simgpu::sums.end() ? 0 : found->second;
 }
 
 // Begins all sums anew.
 void simgpu_reset() {
-  std::lock_guard<std::mutex> lock(simgpu::mutex);
+  std::lock_guard<std::mutex> lock(simgpu::record_mutex);
   simgpu::sums.clear();
 }
 
