@@ -119,7 +119,7 @@ def _advice(facts: dict[str, Any]) -> list[str]:
     if not facts["is_compiled"]:
         advice.append(
             "plans take up to twice as long to find, for there was no C compiler when tfmem was "
-            "installed: `pip install --force-reinstall --no-deps` it where there is one"
+            "installed: `pip install --force-reinstall --no-deps --no-cache-dir tfmem` with one"
         )
     return advice
 
