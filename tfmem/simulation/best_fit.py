@@ -85,7 +85,7 @@ class BestFit:
             if rest.after is not None:
                 rest.after.before = rest
             chunk.size, chunk.after = size, rest
-            insort(free, (rest.size, rest.begin, rest))
+            self._insert(rest)
         chunk.is_free = False
         self.in_use += chunk.size
         return chunk
