@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ _REST = 100 * 2**20
 _MOST_ROUNDS = 40
 """How often all sizes are asked for, the chunks found meanwhile being held. Chunks of similar sizes
 hide one another, so that each round finds some; the next one asks for more of those sizes."""
+
+_FEW = 6
+"""One in so many sizes is asked for at first."""
 
 MOST_AT_ONCE = 64
 """Buffers of a size that are asked for at a time, once chunks of it were found."""
@@ -142,10 +146,12 @@ def claim(device: str, nbytes: int | None = None) -> None:
 
 
 def side_by_side(device: str, nbytes: int, largest: int) -> list[Any]:
-    """Buffers of so many bytes altogether from a chunk that is split only for less than half."""
+    """Buffers of so many bytes altogether from a chunk that is split only for less than half of it,
+    or where `_REST` and more is left."""
     made = []
     while nbytes:
-        part = min(nbytes, largest // 4 // GRAIN * GRAIN or GRAIN)
+        most = max(2 * largest // 5, largest - 2 * _REST)
+        part = min(nbytes, most // GRAIN * GRAIN or GRAIN)
         made.append(buffer(device, part))
         nbytes, largest = nbytes - part, largest - part
     return made
@@ -194,7 +200,7 @@ def _free_bytes(device: str, sizes: Sequence[int]) -> list[tuple[int, float, flo
     """
     with traced(device) as events:
         for nbytes in sizes:
-            first, second = buffer(device, nbytes), buffer(device, nbytes)
+            first, second = buffers(device, nbytes, 2)
             del first
             del second
     return [_told(of_size(events, nbytes, 4)) for nbytes in sizes]
@@ -245,7 +251,9 @@ def _largest_chunk(last: HeapEvent, pool: int) -> int:
 def _free_chunks(device: str, largest: int) -> _Chunks:
     """Bytes of each free chunk by its address; what fills all but the largest; where that is.
 
-    The most that is asked for at once leaves room for what other threads ask for meanwhile.
+    The most that is asked for at once leaves room for what other threads ask for meanwhile. Where
+    the first buffer of a size lies in the largest chunk, it and all larger ones fit nowhere else
+    and are asked for no more; a few sizes, asked for at first, tell most of them.
     """
     found: dict[int, int] = {}
     held: dict[int, Any] = {}
@@ -257,9 +265,9 @@ def _free_chunks(device: str, largest: int) -> _Chunks:
         sizes.append(max(int(_STEP * sizes[-1]), sizes[-1] - _REST))
     sizes.append(LEAST_CHUNK)
     counts = {size // GRAIN * GRAIN: 1 for size in sizes}
-    for _ in range(_MOST_ROUNDS):
+    for is_first in (True, *[False] * _MOST_ROUNDS):
         new: dict[int, int] = {}
-        asked = _asked(device, counts)
+        asked = _asked(device, dict(islice(counts.items(), 0, None, _FEW if is_first else 1)))
         ends = {(one.requested, one.address + one.given) for one in asked}
         for one in asked:
             is_rest = (one.requested, one.address) in ends  # of a chunk that was split before
@@ -273,10 +281,13 @@ def _free_chunks(device: str, largest: int) -> _Chunks:
             new.setdefault(one.address, one.given)
             more = min(2 * counts[one.requested], largest // (4 * one.requested))
             counts[one.requested] = max(1, min(more, MOST_AT_ONCE))
-        if not new:
+        if not new and not is_first:
             break
         held |= {address: buffer(device, nbytes) for address, nbytes in new.items()}
         found |= new
+        first = {one.requested: one.address for one in reversed(asked)}
+        least = min((size for size, begin in first.items() if begin in tail), default=largest)
+        counts = {size: count for size, count in counts.items() if size < least}
     return found, held, tail
 
 
@@ -292,7 +303,7 @@ def _asked(device: str, counts: Mapping[int, int]) -> list[HeapEvent]:
     """The chunks handed out for buffers of each size, so many of them at a time."""
     with traced(device) as events:
         for nbytes, count in counts.items():
-            together = [buffer(device, nbytes) for _ in range(count)]
+            together = buffers(device, nbytes, count)
             del together
     return [one for one in events if one.is_request and one.requested in counts]
 
@@ -303,8 +314,13 @@ def buffer(device: str, nbytes: int) -> Any:
     Raises:
       tf.errors.ResourceExhaustedError: there is none, after ten seconds.
     """
+    return buffers(device, nbytes, 1)[0]
+
+
+def buffers(device: str, nbytes: int, count: int) -> list[Any]:
+    """So many of them side by side in time; an error as of `buffer`."""
     with tf.init_scope(), tf.device(device):
-        return memory.buffer(nbytes)
+        return memory.buffers(nbytes, count)
 
 
 @contextmanager

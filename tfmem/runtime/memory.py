@@ -258,15 +258,21 @@ def claim_memory(device: str | None = None) -> None:
 
 
 def buffer(nbytes: int) -> Any:
-    """A buffer that nothing is written to; of 2 GiB and more, in whole grains.
+    """A buffer that nothing is written to; of 2 GiB and more, in whole grains."""
+    return buffers(nbytes, 1)[0]
+
+
+def buffers(nbytes: int, count: int) -> list[Any]:
+    """Buffers as `buffer` makes.
 
     A kernel takes no dimension that needs more than 31 bits. The shape is a tensor, for TensorFlow
     takes three times as long to make one of a list.
     """
     import tensorflow as tf
 
-    shape = [nbytes] if nbytes < 1 << 31 else [nbytes // GRAIN, GRAIN]
-    return tf.raw_ops.Empty(shape=tf.constant(shape, tf.int32), dtype=tf.uint8)
+    size = [nbytes] if nbytes < 1 << 31 else [nbytes // GRAIN, GRAIN]
+    shape = tf.constant(size, tf.int32)
+    return [tf.raw_ops.Empty(shape=shape, dtype=tf.uint8) for _ in range(count)]
 
 
 UNCLAIMED = 4 * MIB

@@ -107,7 +107,7 @@ def _filled(device: str, tail: range) -> list[Any]:
 def _outside(device: str, counts: Mapping[int, int], tail: range) -> dict[int, list[Any]]:
     """Of so many buffers of each size those that lie outside of a chunk."""
     with heap.traced(device) as events:
-        made = {size: [heap.buffer(device, size) for _ in range(n)] for size, n in counts.items()}
+        made = {size: heap.buffers(device, size, n) for size, n in counts.items()}
     asked = [one for one in events if one.is_request]
     outside = {}
     for size, buffers in made.items():
