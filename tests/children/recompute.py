@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -17,9 +16,6 @@ STEPS = 20
 
 STATIC: dict[str, Any] = {"profile": "static"}
 """Rates probed on a busy machine differ from one call to the next, and so do the plans."""
-
-ALONE = mock.patch("tfmem.functions.decide.bytes_beside", return_value=0)
-"""What the model before still holds is no part of the budget, nor of what is measured here."""
 
 SIZES: dict[str, dict[str, Any]] = {
     "gpt": {"layers": 6, "d_model": 64, "d_head": 16, "length": 64, "dropout": 0.1},
@@ -36,25 +32,41 @@ def recomputed(model: str, share: float) -> dict[str, Any]:
 
     The planned steps run first: what an earlier run leaves in the allocator pads their tensors.
     """
-    facts: dict[str, Any] = {}
-    losses, values = [], []
-    for budget in (share, None):
-        task = built(model)
-        step, plan = prepared(task, budget)
-        made, measured = trained(task, step)
-        losses.append(made)
-        values.append([variable.numpy() for variable in task.variables])
-        if plan is not None:
-            facts |= {
-                "predicted": plan.peak_bytes,
-                "budget": plan.budget,
-                "before": plan.baseline_peak_bytes,
-                "clones": len(plan.recomputations),
-                "measured": measured,
-            }
-    facts["losses"] = losses[::-1]
-    facts["difference"] = _difference(*values[::-1])
-    return facts
+    import tensorflow as tf
+
+    task = built(model)
+    function = tf.function(task.step)
+    batch = next(iter(task.batches))
+    ordered = _ordered(function)
+    budget = int(ordered.plan(*batch).peak_bytes * share)
+    step = tfmem.optimize(function, budget=budget, techniques=["order", "recompute"])
+    step.get_concrete_function(*batch)
+    plan = step.plan(*batch)
+    del batch
+    first = snapshot(task.variables)
+    found, measured = trained(task, step, task.variables)
+    values = snapshot(task.variables)
+    begin_again(task.variables, first)
+    losses, _ = trained(task, ordered, task.variables)
+    return {
+        "predicted": plan.peak_bytes,
+        "budget": plan.budget,
+        "clones": len(plan.recomputations),
+        "measured": measured,
+        "losses": [losses, found],
+        "difference": _difference(snapshot(task.variables), values),
+    }
+
+
+def snapshot(variables: Iterable[Any]) -> list[np.ndarray]:
+    """Values of variables, copied."""
+    return [np.array(variable) for variable in variables]
+
+
+def begin_again(variables: Iterable[Any], values: Iterable[np.ndarray]) -> None:
+    """Gives variables the values of a snapshot."""
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def _difference(plain: list[Any], optimized: list[Any]) -> float:
@@ -74,46 +86,40 @@ def everything(model: str, _: Any = None) -> dict[str, Any]:
     import tensorflow as tf
 
     facts: dict[str, Any] = {"losses": [], "measured": []}
-    values = []
+    task = built(model)
+    function = tf.function(task.step)
+    first, values = snapshot(task.variables), []
     with tfmem.host_process() as host:
         for kind in ("plain", "ordered", "everything"):
-            task = built(model)
-            function = tf.function(task.step)
-            batch = next(iter(task.batches))
-            step: Any = function
-            plan: tfmem.Plan | None = None
-            if kind == "ordered":
-                step = _ordered(function)
+            begin_again(task.variables, first)
+            step: Any = function if kind == "plain" else _ordered(function)
+            near: Iterable[Any] = task.variables
             if kind == "everything":
-                try:
-                    with ALONE:
-                        tfmem.optimize(function, budget=1, host=host, **STATIC).plan(*batch)
-                except tfmem.BudgetError as error:
-                    budget = int(1.1 * (error.least_bytes or 0))
-                # The watch would count what the model before still holds.
-                step = tfmem.optimize(function, budget=budget, host=host, watch=False, **STATIC)
-                with ALONE:
-                    step.get_concrete_function(*batch)
-                    plan = step.plan(*batch)
-            del batch
-            batches = iter(task.batches)
-            losses = [float(step(*next(batches)))]
-            near = [v for v in task.variables if not plan or v.device != plan.host]
-            foreign = memory.memory_info("CPU:0")[0] - _allocated(near)
-            tf.config.experimental.reset_memory_stats("CPU:0")
-            losses += [float(step(*next(batches))) for _ in range(STEPS - 1)]
-            facts["measured"].append(memory.memory_info("CPU:0")[1] - foreign)
+                step, plan = _in_little(function, next(iter(task.batches)), host)
+                near = [v for v in task.variables if v.device != plan.host]
+                facts |= {
+                    "predicted": plan.peak_bytes,
+                    "budget": plan.budget,
+                    "before": plan.baseline_peak_bytes,
+                    "used": [len(plan.recomputations), len(plan.evictions), len(plan.placements)],
+                    "plan": plan.to_json(),
+                }
+            losses, measured = trained(task, step, near)
             facts["losses"].append(losses)
-            values.append([variable.numpy() for variable in task.variables])
-        facts |= {
-            "predicted": plan.peak_bytes,
-            "budget": budget,
-            "before": plan.baseline_peak_bytes,
-            "used": [len(plan.recomputations), len(plan.evictions), len(plan.placements)],
-            "plan": plan.to_json(),
-        }
-    facts["difference"] = _difference(*values[1:])
-    return facts
+            facts["measured"].append(measured)
+            values.append(snapshot(task.variables))
+    return facts | {"difference": _difference(*values[1:])}
+
+
+def _in_little(function: Any, batch: Any, host: str) -> tuple[tfmem.Optimized, tfmem.Plan]:
+    """A step by all techniques in little more than they need at least, its variables moved."""
+    try:
+        tfmem.optimize(function, budget=1, host=host, **STATIC).plan(*batch)
+    except tfmem.BudgetError as error:
+        budget = int(1.1 * (error.least_bytes or 0))
+    step = tfmem.optimize(function, budget=budget, host=host, **STATIC)
+    step.get_concrete_function(*batch)
+    return step, step.plan(*batch)
 
 
 def _allocated(variables: Iterable[Any]) -> int:
@@ -131,29 +137,13 @@ def built(model: str) -> Task:
     return module.build(type(module.CONFIGS["small"])(**SIZES[model]))
 
 
-def prepared(task: Task, share: float | None) -> tuple[Any, tfmem.Plan | None]:
-    import tensorflow as tf
-
-    function = tf.function(task.step)
-    batch = next(iter(task.batches))
-    ordered = _ordered(function)
-    if share is None:
-        return ordered, None
-    budget = int(ordered.plan(*batch).peak_bytes * share)
-    techniques = ["order", "recompute"]
-    step = tfmem.optimize(function, budget=budget, techniques=techniques, watch=False)
-    with ALONE:
-        step.get_concrete_function(*batch)
-        return step, step.plan(*batch)
-
-
-def trained(task: Task, step: Any) -> tuple[list[float], int]:
-    """Losses, and the bytes that the steps took beyond the variables, and those."""
+def trained(task: Task, step: Any, near: Iterable[Any]) -> tuple[list[float], int]:
+    """Losses, and the bytes that steps took beyond the variables near by, and those."""
     import tensorflow as tf
 
     batches = iter(task.batches)
     losses = [float(step(*next(batches)))]
-    own = _allocated(task.variables)
+    own = _allocated(near)
     before, _ = memory.memory_info("CPU:0")
     tf.config.experimental.reset_memory_stats("CPU:0")
     losses += [float(step(*next(batches))) for _ in range(STEPS - 1)]
