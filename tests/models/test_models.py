@@ -34,6 +34,11 @@ def losses_of(task: Task, steps: int) -> list[float]:
     return [float(step(*batch)) for batch in itertools.islice(task.batches, steps)]
 
 
+def losses_without_graph_of(task: Task, steps: int) -> list[float]:
+    """Those of the same ops one after the other, in a fifth of the time that a trace takes."""
+    return [float(task.step(*batch)) for batch in itertools.islice(task.batches, steps)]
+
+
 def norms_of(task: Task) -> list[float]:
     """Of the variables, moments of the optimizers among them, which are not made in one order."""
     return sorted(float(np.linalg.norm(variable.numpy())) for variable in task.variables)
@@ -148,7 +153,7 @@ def test_gathered_tokens_get_what_padded_ones_get_where_there_is_room():
     roomy = dataclasses.replace(TINY_MOE, capacity_factor=8.0, dropout=0.0)
     gathered = dataclasses.replace(roomy, gathered=1)
     assert losses_of(moe_transformer.build(gathered), 4) == pytest.approx(
-        losses_of(moe_transformer.build(roomy), 4), rel=1e-5
+        losses_without_graph_of(moe_transformer.build(roomy), 4), rel=1e-5
     )
 
 
@@ -251,7 +256,7 @@ def test_loss_falls_and_runs_begin_alike(build, config, steps):
     for variable, value in zip(again.variables, first, strict=True):
         np.testing.assert_array_equal(variable, value)
     # oneDNN's kernels, when several run at once on a busy machine, round differently each time.
-    assert losses_of(again, 1) == pytest.approx(losses[:1], rel=1e-3)
+    assert losses_without_graph_of(again, 1) == pytest.approx(losses[:1], rel=1e-3)
 
 
 def test_published_moe_layers_have_two_million_parameters_an_expert():
@@ -273,7 +278,7 @@ def test_published_moe_layers_have_two_million_parameters_an_expert():
 def test_recomputation_by_hand_gives_the_same_losses(module, config):
     by_hand = comparators.changed("recompute_grad", config)
     assert losses_of(module.build(by_hand), 3) == pytest.approx(
-        losses_of(module.build(config), 3), rel=1e-5
+        losses_without_graph_of(module.build(config), 3), rel=1e-5
     )
 
 
@@ -291,5 +296,5 @@ def test_a_resnet_of_keras_3_gives_the_same_losses_under_its_remat_scope():
     config = resnet.Config(depth=14, width=8, side=32, batch=8, library="keras")
     remat = comparators.changed("remat_scope", config)
     assert losses_of(resnet.build(remat), 3) == pytest.approx(
-        losses_of(resnet.build(config), 3), rel=1e-6
+        losses_without_graph_of(resnet.build(config), 3), rel=1e-6
     )
