@@ -296,5 +296,5 @@ def test_a_resnet_of_keras_3_gives_the_same_losses_under_its_remat_scope():
     config = resnet.Config(depth=14, width=8, side=32, batch=8, library="keras")
     remat = comparators.changed("remat_scope", config)
     assert losses_of(resnet.build(remat), 3) == pytest.approx(
-        losses_without_graph_of(resnet.build(config), 3), rel=1e-6
+        losses_of(resnet.build(config), 3), rel=1e-6
     )

@@ -33,7 +33,7 @@ COSTS = costs_of(GRAPH)
 REQUEST = Request(device=DEVICE, budget=budgets(GRAPH, 0.7)[0], techniques=RECOMPUTE)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plan() -> Plan:
     return choose(GRAPH, COSTS, REQUEST).plan
 
