@@ -69,17 +69,16 @@ def trained(names: list[str]) -> dict[str, Any]:
 
 def _compared(step: Step, case: Case) -> dict[str, Any]:
     began = [variable.numpy() for variable in step.variables]
-    function = tf.function(step.function)
-    expected, plain = _run(function, step)
+    expected, plain = _run(tf.function(step.function), step)
     for variable, value in zip(step.variables, began, strict=True):
         variable.assign(value)
     budget = int(case.share * max(plain))
-    planned = tfmem.optimize(function, budget=budget, **case.options)
+    planned = tfmem.optimize(step.function, budget=budget, **case.options)
     try:
         planned.plan(*step.args)
     except BudgetError as error:
         budget = int(ABOVE_LEAST * (error.least_bytes or budget))
-        planned = tfmem.optimize(function, budget=budget, **case.options)
+        planned = tfmem.optimize(step.function, budget=budget, **case.options)
     again, peaks = _run(planned, step)
     plan = planned.plans[-1]
     return {
