@@ -16,15 +16,15 @@ import numpy as np
 from tfmem.bridge import kernels
 from tfmem.graph import ops
 
-ROWS, COLUMNS = 1024, 2048
+ROWS, COLUMNS = 1024, 1024
 REAL = np.random.default_rng(0).uniform(0.1, 0.9, (ROWS, COLUMNS)).astype("float32")
 WHOLE = (REAL * 100).astype("int32")
-TRUTH = np.tile(REAL > 0.5, (8, 1))
+TRUTH = np.tile(REAL > 0.5, (4, 1))
 COMPLEX = REAL.astype("complex64")
-IMAGE = REAL.reshape(4, 128, 128, 32)
+IMAGE = REAL.reshape(2, 128, 128, 32)
 KERNEL = REAL.reshape(-1)[: 3 * 3 * 32 * 32].reshape(3, 3, 32, 32)
 CHANNELS = np.ones(32, "float32")
-MATRICES = np.stack([np.eye(512, dtype="float32")] * 8)
+MATRICES = np.stack([np.eye(512, dtype="float32")] * 4)
 
 
 @dataclass(frozen=True)

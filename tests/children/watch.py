@@ -19,7 +19,7 @@ from models.bench.lying import lied
 from tests.children.host import MIB
 from tfmem.runtime import host, memory
 
-LAYERS, STEPS = 12, 8
+LAYERS, STEPS = 12, 6
 
 
 @dataclass
