@@ -143,7 +143,7 @@ def test_variables_on_the_host_are_put_back_there() -> None:
     network = {"width": 512, "rows": 256}
     options = {"techniques": ["order", "place"]}
     expected = run(NO_LIMIT, None, 1.0, {}, "arguments", network)
-    found = run(NO_LIMIT, 40 * MIB, 0.7, options, "arguments", network, 8, False, True)
+    found = run(NO_LIMIT, 40 * MIB, 0.7, options, "arguments", network, STEPS, False, True)
     assert same(found, expected)
     assert "planned again" in found["events"][0]
     assert found["away"] > 10
