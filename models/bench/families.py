@@ -32,7 +32,7 @@ from models.bench.table import show_bytes, show_difference
 from models.bench.wild import LEAST_FACTOR, observed, revision, whole_mib
 from models.bench.wild_cases import FITS, Case, cases, find
 from models.bench.wild_child import Job
-from models.bench.wild_verdict import judged
+from models.bench.wild_verdict import judged, or_of_tensorflow
 from tfmem.runtime.memory import MIB
 
 GROUPS = dict(zip(("hub", "embedding", "applications"), FITS, strict=True))
@@ -180,12 +180,8 @@ class Families:
         events = observed(case, job, limit, log, self._patience, threading.Event())
         plain = self._losses("plain", case) if budget else None
         found = judged(events, budget, plain, lambda: self._losses("rounding", case))
-        if found["outcome"] == "crashed" and (events.status or 0) < 0:
-            plainly = replace(job, kind="plain")  # TensorFlow itself may end so where it is full
-            other = observed(case, plainly, limit, log, self._patience, threading.Event())
-            if other.status == events.status:
-                reason = f"{found['reason']}, without tfmem too"
-                found |= {"outcome": "no room to build", "reason": reason}
+        plainly = replace(job, kind="plain"), limit, log.with_suffix(".plain.log"), self._patience
+        found = or_of_tensorflow(found, events, lambda: observed(case, *plainly, threading.Event()))
         names = {one.name for one in dataclasses.fields(Row)}
         known = {name: value for name, value in found.items() if name in names}
         return Row(**known, revision=revision())

@@ -43,7 +43,7 @@ from models.bench import wild_page
 from models.bench.wild_book import Book
 from models.bench.wild_cases import CORE, Case, cases
 from models.bench.wild_child import Job
-from models.bench.wild_verdict import Events, judged
+from models.bench.wild_verdict import Events, judged, or_of_tensorflow
 from tfmem.bridge import kernels
 from tfmem.runtime.memory import MIB
 
@@ -197,6 +197,7 @@ class Suite:
             return known
         started = time.perf_counter()
         events = self._run(case, kind, mode, budget)
+        found = judged(events, budget, plain, lambda: self._row(case, "rounding", "rounding"))
         row = {
             **asked,
             "library": case.library,
@@ -204,7 +205,7 @@ class Suite:
             "date": datetime.date.today().isoformat(),
             "kernels": KERNELS,
             **({"gpu": events.gpu} if self._options.gpu else {}),
-            **judged(events, budget, plain, lambda: self._row(case, "rounding", "rounding")),
+            **or_of_tensorflow(found, events, lambda: self._run(case, "plain", mode, budget)),
             "seconds": round(time.perf_counter() - started, 1),
         }
         if kind == "plain":
@@ -219,7 +220,8 @@ class Suite:
         job = Job(case.name, kind, self._options.steps, "", budget, claims=mode == "region")
         if mode == GPU_MODE:
             job, limit = replace(job, gpu_mib=limit), None
-        log = LOGS / f"{case.name}-{budget // MIB if budget else 0}-{mode}.log"
+        part = kind if kind == "plain" else mode
+        log = LOGS / f"{case.name}-{budget // MIB if budget else 0}-{part}.log"
         return observed(case, job, limit, log, self._options.patience, self.is_stopped)
 
 

@@ -67,12 +67,13 @@ class Events:
         """Where it ended: `loading`, `building`, `planning`, or the number of the step."""
         stages = [one for one in self.told if one["event"] in _STAGES]
         last = stages[-1]["event"] if stages else "loading"
-        if last in ("loading", "building", "planning"):
+        if last in _BEFORE:
             return str(last)
         return f"step {max(1, self.told[-1]['step'])}"
 
 
 _STAGES = ("loading", "building", "built", "planning", "running", "step")
+_BEFORE = ("loading", "building", "planning")
 
 
 def judged(
@@ -103,6 +104,24 @@ def judged(
         if difference > max(ROUNDING, AMPLIFIED * drift):
             outcome = "wrong numbers"
     return {**row, "outcome": outcome, "reason": reason, "difference": difference}
+
+
+def or_of_tensorflow(
+    found: dict[str, Any], events: Events, plainly: Callable[[], Events]
+) -> dict[str, Any]:
+    """What `judged` found; where a signal ends the process before a plan, without tfmem too, that.
+
+    Args:
+      found: fields of a row.
+      events: what the process told.
+      plainly: runs the case as it is in as little memory, where TensorFlow itself may end so.
+    """
+    has_begun = events.phase not in _BEFORE
+    is_ended = found["outcome"] == "crashed" and (events.status or 0) < 0
+    if has_begun or not is_ended or plainly().status != events.status:
+        return found
+    reason = f"{found['reason']}, without tfmem too"
+    return found | {"outcome": "no room to build", "reason": reason}
 
 
 def _measured(events: Events, from_step: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from models.bench import wild, wild_page
 from models.bench.wild_cases import CORE, cases, source
-from models.bench.wild_verdict import Events, differing, judged
+from models.bench.wild_verdict import Events, differing, judged, or_of_tensorflow
 
 MIB = 2**20
 PLAIN = {"losses": [[1.0], [0.5], [0.25]]}
@@ -75,6 +75,21 @@ def test_what_became_of_a_process_is_told_apart(events, outcome, phase):
     assert row["outcome"] == outcome
     if outcome not in ("kept", "exceeded", "wrong numbers"):
         assert row["phase"] == phase
+
+
+@pytest.mark.parametrize(
+    ("begun", "plainly", "outcome"),
+    [
+        ((), -11, "no room to build"),
+        ((), 0, "crashed"),
+        ((PLANNED, RUNNING), -11, "crashed"),
+    ],
+)
+def test_what_ends_tensorflow_itself_before_a_plan_is_told_apart(begun, plainly, outcome):
+    events = told(*START, *begun, status=-11)
+    found = or_of_tensorflow(verdict(events), events, lambda: told(*START, status=plainly))
+    assert found["outcome"] == outcome
+    assert found["reason"].endswith("without tfmem too") == (outcome != "crashed")
 
 
 def test_files_are_named_from_where_the_project_lies():
