@@ -32,7 +32,7 @@ from models.bench.table import show_bytes, show_difference
 from models.bench.wild import LEAST_FACTOR, observed, revision, whole_mib
 from models.bench.wild_cases import FITS, Case, cases, find
 from models.bench.wild_child import Job
-from models.bench.wild_verdict import judged, or_of_tensorflow
+from models.bench.wild_verdict import Events, judged, or_of_tensorflow
 from tfmem.runtime.memory import MIB
 
 GROUPS = dict(zip(("hub", "embedding", "applications"), FITS, strict=True))
@@ -180,8 +180,13 @@ class Families:
         events = observed(case, job, limit, log, self._patience, threading.Event())
         plain = self._losses("plain", case) if budget else None
         found = judged(events, budget, plain, lambda: self._losses("rounding", case))
-        plainly = replace(job, kind="plain"), limit, log.with_suffix(".plain.log"), self._patience
-        found = or_of_tensorflow(found, events, lambda: observed(case, *plainly, threading.Event()))
+
+        def plainly() -> Events:
+            other = replace(job, kind="plain")
+            place = log.with_suffix(".plain.log")
+            return observed(case, other, limit, place, self._patience, threading.Event())
+
+        found = or_of_tensorflow(found, events, plainly)
         names = {one.name for one in dataclasses.fields(Row)}
         known = {name: value for name, value in found.items() if name in names}
         return Row(**known, revision=revision())

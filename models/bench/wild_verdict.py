@@ -109,12 +109,13 @@ def judged(
 def or_of_tensorflow(
     found: dict[str, Any], events: Events, plainly: Callable[[], Events]
 ) -> dict[str, Any]:
-    """What `judged` found; where a signal ends the process before a plan, without tfmem too, that.
+    """What `judged` found, but that TensorFlow itself has no room if a signal ends it just so.
 
     Args:
       found: fields of a row.
       events: what the process told.
-      plainly: runs the case as it is in as little memory, where TensorFlow itself may end so.
+      plainly: runs the case without tfmem in as little memory; asked for where a signal ended the
+        process before there was a plan.
     """
     has_begun = events.phase not in _BEFORE
     is_ended = found["outcome"] == "crashed" and (events.status or 0) < 0

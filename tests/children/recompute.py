@@ -99,9 +99,11 @@ def everything(model: str, _: Any = None) -> dict[str, Any]:
     with tfmem.host_process() as host:
         for kind in ("plain", "ordered", "everything"):
             begin_again(task.variables, first)
-            step: Any = function if kind == "plain" else _ordered(function)
+            step: Any = function
             near: Iterable[Any] = task.variables
-            if kind == "everything":
+            if kind == "ordered":
+                step = _ordered(function)
+            elif kind == "everything":
                 step, plan = _in_little(function, next(iter(task.batches)), host)
                 near = [v for v in task.variables if v.device != plan.host]
                 facts |= {

@@ -29,14 +29,10 @@ TINY = {
 TINY_MOE = moe_transformer.Config(experts=4, **TINY)
 
 
-def losses_of(task: Task, steps: int) -> list[float]:
-    step = tf.function(task.step)
+def losses_of(task: Task, steps: int, has_graph: bool = True) -> list[float]:
+    """Of some steps; without a graph the same ops run one by one, and nothing is traced."""
+    step = tf.function(task.step) if has_graph else task.step
     return [float(step(*batch)) for batch in itertools.islice(task.batches, steps)]
-
-
-def losses_without_graph_of(task: Task, steps: int) -> list[float]:
-    """Those of the same ops one after the other, in a fifth of the time that a trace takes."""
-    return [float(task.step(*batch)) for batch in itertools.islice(task.batches, steps)]
 
 
 def norms_of(task: Task) -> list[float]:
@@ -153,7 +149,7 @@ def test_gathered_tokens_get_what_padded_ones_get_where_there_is_room():
     roomy = dataclasses.replace(TINY_MOE, capacity_factor=8.0, dropout=0.0)
     gathered = dataclasses.replace(roomy, gathered=1)
     assert losses_of(moe_transformer.build(gathered), 4) == pytest.approx(
-        losses_without_graph_of(moe_transformer.build(roomy), 4), rel=1e-5
+        losses_of(moe_transformer.build(roomy), 4, has_graph=False), rel=1e-5
     )
 
 
@@ -256,7 +252,7 @@ def test_loss_falls_and_runs_begin_alike(build, config, steps):
     for variable, value in zip(again.variables, first, strict=True):
         np.testing.assert_array_equal(variable, value)
     # oneDNN's kernels, when several run at once on a busy machine, round differently each time.
-    assert losses_without_graph_of(again, 1) == pytest.approx(losses[:1], rel=1e-3)
+    assert losses_of(again, 1, has_graph=False) == pytest.approx(losses[:1], rel=1e-3)
 
 
 def test_published_moe_layers_have_two_million_parameters_an_expert():
@@ -278,7 +274,7 @@ def test_published_moe_layers_have_two_million_parameters_an_expert():
 def test_recomputation_by_hand_gives_the_same_losses(module, config):
     by_hand = comparators.changed("recompute_grad", config)
     assert losses_of(module.build(by_hand), 3) == pytest.approx(
-        losses_without_graph_of(module.build(config), 3), rel=1e-5
+        losses_of(module.build(config), 3, has_graph=False), rel=1e-5
     )
 
 

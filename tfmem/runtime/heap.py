@@ -265,9 +265,10 @@ def _free_chunks(device: str, largest: int) -> _Chunks:
         sizes.append(max(int(_STEP * sizes[-1]), sizes[-1] - _REST))
     sizes.append(LEAST_CHUNK)
     counts = {size // GRAIN * GRAIN: 1 for size in sizes}
-    for is_first in (True, *[False] * _MOST_ROUNDS):
+    for number in range(_MOST_ROUNDS):
         new: dict[int, int] = {}
-        asked = _asked(device, dict(islice(counts.items(), 0, None, _FEW if is_first else 1)))
+        every = 1 if number else _FEW
+        asked = _asked(device, dict(islice(counts.items(), 0, None, every)))
         ends = {(one.requested, one.address + one.given) for one in asked}
         for one in asked:
             is_rest = (one.requested, one.address) in ends  # of a chunk that was split before
@@ -281,7 +282,7 @@ def _free_chunks(device: str, largest: int) -> _Chunks:
             new.setdefault(one.address, one.given)
             more = min(2 * counts[one.requested], largest // (4 * one.requested))
             counts[one.requested] = max(1, min(more, MOST_AT_ONCE))
-        if not new and not is_first:
+        if number and not new:
             break
         held |= {address: buffer(device, nbytes) for address, nbytes in new.items()}
         found |= new
