@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from unittest import mock
@@ -51,9 +52,19 @@ def test_buffers_that_would_be_padded_have_chunks_of_their_own() -> None:
     assert apart >= Counter({5 * MIB: 1, 3 * MIB: 2, MIB: 1})
 
 
-def test_nothing_is_kept_apart_where_padding_is_within_what_is_allowed() -> None:
+def test_they_have_them_where_padding_is_within_what_is_allowed_too() -> None:
     step, steps = step_of(parse(padded(MIB)), Costs(), Plan(device=DEVICE), 10 * MIB)
-    assert layout([(step, steps)], MUCH) == (step.piece,) * step.pieces
+    assert within(step, MUCH, steps).worst_bytes <= 7 * MIB + SMALL
+
+
+def test_nothing_is_kept_apart_where_nothing_is_padded_or_bounded() -> None:
+    exact = f"""
+    x = _Arg() [1024] @{DEVICE}
+    b = MatMul(x:0) [{MIB}] @{DEVICE}
+    return b:0"""
+    for text, most in ((exact, 10.0 * MIB), (padded(MIB), math.inf)):
+        step, steps = step_of(parse(text), Costs(), Plan(device=DEVICE), most)
+        assert layout([(step, steps)], MUCH) == (step.piece,) * step.pieces
 
 
 def test_functions_that_take_turns_share_chunks_of_their_own() -> None:

@@ -170,9 +170,6 @@ def _by_kernels(device: str, host: str, side: int) -> Link:
     def both_ways(here: tf.Tensor, there: tf.Tensor) -> tf.Tensor:
         return own.copies(TO_HOST, _COPIES)(here) + own.copies(FROM_HOST, _COPIES)(there)
 
-    def beside(here: tf.Tensor) -> tf.Tensor:
-        return own.copies(TO_HOST, _COPIES)(here) + _computing(device, side)(here)
-
     with tf.device(device):
         small, large = tf.zeros([1]), tf.zeros([side * side])
     values = {TO_HOST: (small, large), FROM_HOST: (own.there(small), own.there(large))}
@@ -183,15 +180,13 @@ def _by_kernels(device: str, host: str, side: int) -> Link:
         seconds[op] = max(each - own.seconds(op, less)[0], _LEAST)
     moving = {op: _COPIES * (latency + found) for op, found in seconds.items()}
     together = max(_fastest(both_ways, large, values[FROM_HOST][1]) - max(calls.values()), _LEAST)
-    alone = max(moving[TO_HOST], _fastest(_computing(device, side), large) - calls[TO_HOST])
-    lost = _fastest(beside, large) - calls[TO_HOST] - alone
     nbytes = 4 * (side * side - 1)
     return Link(
         to_host=nbytes / seconds[TO_HOST],
         from_host=nbytes / seconds[FROM_HOST],
         latency=latency,
         duplex=min(2.0, max(1.0, sum(moving.values()) / together)),
-        contention=min(1.0, max(0.0, lost / moving[TO_HOST])),
+        contention=0.0,  # engines of their own copy, which take hardly any of its memory's rate
     )
 
 

@@ -5,8 +5,8 @@ are the last that smaller ones take. Small buffers are served from pieces of the
 apart has the size that is asked for, too: of another chunk that is less than twice as large all is
 handed out, and counts as in use (a call of 220 MiB took the 300 that were left of a budget).
 
-Where much more is free than steps take, each of their buffers has a chunk of its own size, and
-nothing is padded.
+Where much more is free than steps take, each of their buffers has a chunk of its own size: hardly
+anything is padded, and steps take the same each time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from tfmem.costs.types import GRAIN, HOLE, WALLS, Requests
 from tfmem.simulation.allocation import Allocation
@@ -81,13 +82,17 @@ def _best_fit(
     """Chunks kept apart with which all plans fit, and what each takes then.
 
     Those with which none takes more than its `most`, else those with which that is exceeded least.
+    Chunks of their own for all buffers are looked at even if none are needed, for less is taken.
     """
     best: tuple[tuple[int, ...], list[Allocation]] | None = None
     least = math.inf
     piece = min(step.piece for step, _ in plans)
     pieces = (piece,) * max(step.pieces for step, _ in plans)
     most = max(room, default=0) - sum(pieces) - GRAIN * (len(pieces) + WALLS + HOLE)
-    for way in _ways(plans, room, most):
+    own = _of_their_own([step for step, _ in plans], room)
+    is_bounded = not any(math.isinf(step.most) for step, _ in plans)
+    needed = 2 if own.are_for_all and is_bounded else 1
+    for number, way in enumerate(_ways(plans, room, most, own), 1):
         apart, made = (*pieces, *way), list[Allocation]()
         for step, steps in plans:
             bound = step.most + least
@@ -97,22 +102,21 @@ def _best_fit(
         else:
             both = zip(made, plans, strict=True)
             best, least = (apart, made), max(one.worst_bytes - step.most for one, (step, _) in both)
-            if least <= 0:
-                return best
+        if least <= 0 and number >= needed:
+            return best
     return best
 
 
 def _ways(
-    plans: Sequence[tuple[Replay, int]], room: Sequence[int], most: int
+    plans: Sequence[tuple[Replay, int]], room: Sequence[int], most: int, own: _Own
 ) -> Iterator[tuple[int, ...]]:
     """The first ways of each plan that take no more than so many bytes, each once.
 
     Arguments that are made while a step runs, and their rows, have chunks of their own in each.
     """
     tried: set[tuple[int, ...]] = set()
-    steps = [step for step, _ in plans]
-    for step in steps:
-        ways = ((*step.rows, *step.ahead, *way) for way in _all_ways(step, steps, room))
+    for step, _ in plans:
+        ways = ((*step.rows, *step.ahead, *way) for way in _all_ways(step, room, own))
         ways = (way for way in ways if sum(way) + GRAIN * len(way) <= most)
         for way in itertools.islice(ways, MOST_WAYS):
             if way not in tried:
@@ -143,17 +147,13 @@ def _most_alive(asked: Requests, alike: float) -> dict[int, int]:
     return most
 
 
-def _all_ways(
-    step: Replay, every: Sequence[Replay], room: Sequence[int]
-) -> Iterator[tuple[int, ...]]:
+def _all_ways(step: Replay, room: Sequence[int], own: _Own) -> Iterator[tuple[int, ...]]:
     """Nothing apart; chunks of their own for the buffers of several steps; some chunks of one size,
     some of each of two sizes; the largest first.
     """
     yield ()
-    ways = _of_their_own(every)
-    own = [way for way in ways if sum(way) <= PLENTY * max(room, default=0)]
-    yield from own
-    if own and own[0] == ways[0]:
+    yield from own.ways
+    if own.are_for_all:
         return
     alive = _most_alive(step.requests, ALIKE)
     sizes = [size for size in alive if size >= LEAST_SLOT * sum(room)]
@@ -166,12 +166,25 @@ def _all_ways(
             yield (size,) * count + (other,) * more
 
 
-def _of_their_own(every: Sequence[Replay]) -> list[tuple[int, ...]]:
-    """Chunks of their own size for all buffers that are alive at a time, for ever fewer of them."""
-    alive, piece = Counter[int](), max(step.piece for step in every)
-    for step in every:
+class _Own(NamedTuple):
+    """Chunks of their own size for buffers that are alive at a time, for ever fewer of them.
+
+    Attributes:
+      ways: those that have room.
+      are_for_all: whether the first of them are for all buffers.
+    """
+
+    ways: Sequence[tuple[int, ...]]
+    are_for_all: bool
+
+
+def _of_their_own(steps: Sequence[Replay], room: Sequence[int]) -> _Own:
+    """For the buffers of several steps, one of which runs at a time."""
+    alive, piece = Counter[int](), max(step.piece for step in steps)
+    for step in steps:
         alive |= Counter(_most_alive(step.requests, alike=1.0))
     sizes = sorted((size for size in alive.elements() if size > piece), reverse=True)
     least = (part * sum(sizes) for part in LEAST_OWN)
-    ways = (tuple(size for size in sizes if size > one) for one in least)
-    return [way for way in ways if way]
+    ways = [tuple(size for size in sizes if size > one) for one in least]
+    fitting = [way for way in ways if way and sum(way) <= PLENTY * max(room, default=0)]
+    return _Own(fitting, bool(fitting) and fitting[0] == ways[0])
