@@ -7,12 +7,16 @@ needs only tf-keras is imported, by the check of pictures.
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import tfmem
+from models.bench.lying import lied
 from models.bench.overlap import ON_DEVICE, ON_HOST, PLAIN, Chain, host_of, overlap
 from tfmem.bridge.capture import capture
 from tfmem.costs import probes
@@ -21,6 +25,7 @@ from tfmem.runtime import devices, memory
 
 MIB = 2**20
 WIDTH, LAYERS, BATCH = 1024, 8, 256
+_BUDGET = 130 * MIB
 
 CHECKS = {
     "copies_free_memory": 512 * MIB,
@@ -30,6 +35,9 @@ CHECKS = {
     "links_are_probed": 1024 * MIB,
     "pictures_are_predicted": 1024 * MIB,
     "keras_does_not_compile": 512 * MIB,
+    "saved_models_are_planned": 1024 * MIB,
+    "too_small_plans_are_made_again": 130 * MIB,
+    "memory_may_grow": 1024 * MIB,
 }
 """Checks, and the limit in bytes of the device that each runs on."""
 
@@ -191,3 +199,65 @@ def keras_does_not_compile() -> dict[str, Any]:
     peaks = history.history["tfmem/peak_bytes"]
     assert peaks[-1] <= 400e6
     return {"losses": history.history["loss"], "peaks": peaks}
+
+
+def saved_models_are_planned() -> dict[str, Any]:
+    """A step that is saved with its plan has it, and learns the same, where it is loaded."""
+    variables, step, x = _wider()
+    module = tf.Module()
+    module.state, plain = variables, tf.function(step).get_concrete_function(x)
+    planned = tfmem.optimize(step, budget=_BUDGET, techniques=["order", "recompute"])
+    made = {"plain": plain, "planned": planned.get_concrete_function(x)}
+    taken, losses = {}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, function in made.items():
+            tf.saved_model.save(module, f"{folder}/{name}", signatures=function)
+        del planned, plain, made, module, variables, step
+        for name in ("plain", "planned"):
+            loaded = tf.saved_model.load(f"{folder}/{name}")
+            train = loaded.signatures["serving_default"]
+            losses[name], taken[name] = _trained(lambda train=train: train(x)["output_0"])
+            del loaded, train
+    np.testing.assert_allclose(losses["planned"], losses["plain"], rtol=1e-5)
+    assert taken["planned"] < 0.75 * taken["plain"], taken
+    return {"taken": taken, "losses": losses}
+
+
+def too_small_plans_are_made_again() -> dict[str, Any]:
+    """Plans made of sizes that are too small are out of memory; the steps are made once more."""
+    _, step, x = _wider()
+    with lied(0.8):
+        planned = tfmem.optimize(step, budget=_BUDGET, techniques=["order", "recompute"])
+        losses = [float(planned(x)) for _ in range(4)]
+    events = [event for report in planned.reports() for event in report.events]
+    assert events, "no step was out of memory"
+    assert losses[-1] < losses[0]
+    return {"events": events, "losses": losses, "predicted": planned.plans[-1].peak_bytes}
+
+
+def memory_may_grow() -> dict[str, Any]:
+    """A budget is kept where the allocator takes memory from the device as it needs it."""
+    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    device = devices.scarce()
+    assert not device_names.is_gpu(device) or memory.region_bytes(device) is None
+    _, step, x = _wider()
+    planned = tfmem.optimize(step, budget=_BUDGET, techniques=["order", "recompute"])
+    before = memory.memory_info(device)[0]
+    losses, taken = _trained(lambda: planned(x))
+    assert before + taken <= _BUDGET, (before, taken)
+    return {"peak": before + taken, "predicted": planned.plans[-1].peak_bytes, "losses": losses}
+
+
+def _wider() -> tuple[list[tf.Variable], Any, tf.Tensor]:
+    """The network with a batch so large that its temporaries count; it takes 174 MiB."""
+    variables, step, x = network()
+    return variables, step, tf.repeat(x, 8, 0)
+
+
+def _trained(step: Callable[[], tf.Tensor]) -> tuple[list[float], int]:
+    """Losses of four steps, and by how many bytes more was in use meanwhile than before."""
+    device = devices.scarce()
+    memory.reset_peak(device)
+    before = memory.memory_info(device)[0]
+    losses = [float(step()) for _ in range(4)]
+    return losses, memory.memory_info(device)[1] - before

@@ -11,6 +11,9 @@ QUICK = (
     "a_step_fits_that_did_not",
     "keras_does_not_compile",
     "kernels_are_measured",
+    "memory_may_grow",
+    "saved_models_are_planned",
+    "too_small_plans_are_made_again",
     "variables_live_on_the_host",
 )
 

@@ -1,11 +1,15 @@
-"""What is free once variables have left, beside what was free before."""
+"""What variables leave: chunks that join what is free beside them, padding that is over."""
 
 from __future__ import annotations
 
 import pytest
 
-from tfmem.costs.types import Home
-from tfmem.simulation.leaving import with_left
+from tests.support.graphs import DEVICE
+from tfmem.costs.types import Costs, Home
+from tfmem.graph.text import parse
+from tfmem.plan import Placement, Plan
+from tfmem.simulation.leaving import padding, with_left
+from tfmem.simulation.simulate import step_of
 
 ROOM = (100, 200, 300)
 PLACED = {"a": 8, "b": 16}
@@ -27,3 +31,19 @@ def test_what_leaves_joins_what_is_free_beside_it(
     blocks: tuple[tuple[int | Home, ...], ...], expected: tuple[int, ...]
 ) -> None:
     assert with_left(ROOM, blocks, PLACED) == expected
+
+
+def test_what_variables_are_padded_by_counts_until_they_leave() -> None:
+    graph = parse(f"""
+    w = _Arg() [1000] @{DEVICE}
+    b = MatMul(w:0) [4096] @{DEVICE}
+    return b:0""")
+    costs, stays = Costs(blocks=((Home("w", 1536), 0),)), Plan(device=DEVICE)
+    placed = Plan(device=DEVICE, placements=(Placement("w"),))
+    assert padding(graph, costs, stays) == 512  # a value takes whole grains
+    assert padding(graph, costs, placed) == 0
+    room, peaks = (2**20,), []
+    for known in (Costs(), costs):
+        step, steps = step_of(graph, known, stays)
+        peaks.append(step.within_apart(room, (step.piece,) * step.pieces, steps).worst_bytes)
+    assert peaks[1] == peaks[0] + 512

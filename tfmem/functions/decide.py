@@ -42,6 +42,7 @@ from tfmem.runtime import buffers, variables
 from tfmem.runtime.buffers import Unsettled
 from tfmem.runtime.chunks import Chunk
 from tfmem.runtime.locks import alone
+from tfmem.simulation.leaving import padding
 from tfmem.simulation.original import joined
 from tfmem.simulation.simulate import simulate
 
@@ -177,8 +178,15 @@ def as_devices_are(
             )
             where = partial(lying, captured, request.device, held)
             homes = _homes(captured, request, later, is_settled)
-            found.append(with_room(counted, where, later.copied, homes, spare))
+            found.append(_unpadded(with_room(counted, where, later.copied, homes, spare), captured))
     return tuple(found)
+
+
+def _unpadded(request: Request, captured: Captured) -> Request:
+    """The request, in which padding of variables is theirs and not in use beside the function."""
+    costs = Costs({}, blocks=request.blocks)
+    own = padding(captured.graph, costs, Plan(device=request.device))
+    return replace(request, bytes_beside=max(0, request.bytes_beside - own))
 
 
 def _homes(

@@ -22,6 +22,7 @@ from tfmem.graph.compact import SMALL
 from tfmem.planning.cache import PLANNER
 from tfmem.planning.candidate import FILLED_IN_ANY_ORDER, capacity
 from tfmem.planning.request import Request
+from tfmem.simulation.leaving import padding
 from tfmem.units import format_bytes
 
 _log = logging.getLogger("tfmem")
@@ -127,8 +128,11 @@ def more_is_held(entry: Entry) -> bool:
 
     Small buffers do not count: they lie in pieces that are kept apart, where they break up nothing.
     """
-    asked = [one.request for one in entry.planned]
-    return any(bytes_beside(entry.captured, one) >= one.bytes_beside + SMALL for one in asked)
+    for one in entry.planned:
+        before = one.request.bytes_beside + padding(one.graph, one.costs, one.plan)
+        if bytes_beside(entry.captured, one.request) >= before + SMALL:
+            return True
+    return False
 
 
 def reachable(entry: Entry, learned: Mapping[str, int], error: Error) -> dict[str, int]:

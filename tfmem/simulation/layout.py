@@ -32,6 +32,10 @@ no replay foresees. More pads less where less is free; a step was out of memory 
 nearly all. Where those of all buffers take no more no other way is tried, for hardly one pads less.
 """
 
+LEAST_SPARED = 1 / 50
+"""Part of what steps take that chunks of their own spare at least where none are needed. Less keeps
+chunks from others for hardly anything."""
+
 LEAST_SLOT = 1 / 200
 """Of the free bytes, the least buffers that chunks are kept apart for. Less tries more ways."""
 
@@ -82,7 +86,7 @@ def _best_fit(
     """Chunks kept apart with which all plans fit, and what each takes then.
 
     Those with which none takes more than its `most`, else those with which that is exceeded least.
-    Chunks of their own for all buffers are looked at even if none are needed, for less is taken.
+    Chunks of their own for all buffers are looked at even if none are needed: they may spare much.
     """
     best: tuple[tuple[int, ...], list[Allocation]] | None = None
     least = math.inf
@@ -95,7 +99,7 @@ def _best_fit(
     for number, way in enumerate(_ways(plans, room, most, own), 1):
         apart, made = (*pieces, *way), list[Allocation]()
         for step, steps in plans:
-            bound = step.most + least
+            bound = (step.most + least) * (1.0 if least > 0 else 1 - LEAST_SPARED)
             made.append(step.within_apart(room, apart, steps, callers=callers, bound=bound))
             if not made[-1].fits or made[-1].worst_bytes >= bound:
                 break

@@ -1,10 +1,12 @@
-"""What is free in a device's memory once variables have been placed on the host."""
+"""What variables leave in a device's memory as they are placed on the host."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from tfmem.costs.types import Block, Home
+from tfmem.costs.types import Block, Costs, Home
+from tfmem.graph.ir import Graph
+from tfmem.plan import Plan
 
 
 def with_left(
@@ -35,6 +37,19 @@ def with_left(
             else:
                 alone.append(nbytes)
     return *alone, *unknown.values(), *free
+
+
+def padding(graph: Graph, costs: Costs, plan: Plan) -> int:
+    """Bytes by which the chunks of variables that stay are larger than their values.
+
+    Those of variables that are placed leave with them.
+    """
+    placed = {one.variable for one in plan.placements}
+    found = 0
+    for home in (one for block in costs.blocks for one in block if isinstance(one, Home)):
+        if home.name in graph.by_name and home.name not in placed:
+            found += home.nbytes - sum(map(costs.allocated, graph.by_name[home.name].nbytes))
+    return found
 
 
 def _runs(block: Block, placed: Collection[str]) -> Iterator[list[int | Home]]:

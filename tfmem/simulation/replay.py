@@ -64,6 +64,7 @@ class Replay:
       ahead: bytes of each large argument that is made while the step before runs.
       rows: bytes of each large row that these are made from, and of those that pipelines keep;
         a step leaves their chunks alone.
+      padding: bytes by which the chunks of variables are larger, as far as that is told.
       most: bytes that are to be in use at most, if chunks can be kept apart so.
       orders: of the positions, which steps take turns with; none for the one that is told.
       variations: other steps, which take turns with the one that is told.
@@ -83,7 +84,7 @@ class Replay:
         copied: Sequence[int] = (),
     ) -> None:
         self._lifetimes, self._workspace, self._within = lifetimes, workspace, within
-        self.most, self.orders = math.inf, tuple[Sequence[int], ...]()
+        self.most, self.padding, self.orders = math.inf, 0, tuple[Sequence[int], ...]()
         self.variations = tuple[Variation, ...]()
         self._failed: Occasion | None = None
         self._staying = [*copied, *(one for asked in within.values() for one in asked.stays)]
@@ -197,7 +198,7 @@ class Replay:
         rows = self.beginning.rows_kept(pool, one.padding) if one.caller.is_fed else []
         free = tuple(parted(room, apart, self.rows))
         chunks = self.beginning.put(pool, one.caller, free, one.padding, one.is_joined)
-        pool.in_use = sum(self._sizes[b] for b in self._given)
+        pool.in_use = sum(self._sizes[b] for b in self._given) + self.padding
         pool.in_use += sum(chunk.size for b, chunk in chunks.items() if b < 0)
         pool.in_use += GRAIN * (HOLE + len(apart) + WALLS * len(room))
         return chunks, rows

@@ -21,7 +21,7 @@ from tfmem.simulation import liveness
 from tfmem.simulation.allocation import Allocation
 from tfmem.simulation.clocks import Clocks, awaited, clocks_of
 from tfmem.simulation.layout import within
-from tfmem.simulation.leaving import with_left
+from tfmem.simulation.leaving import padding, with_left
 from tfmem.simulation.program import Program, program
 from tfmem.simulation.replay import Replay
 from tfmem.simulation.requests import functions, kernel_buffers, scratch, staying
@@ -166,6 +166,7 @@ class Applied:
         step = Replay(
             lifetimes, buffers, inside, fed=costs.fed, lying=costs.lying, copied=costs.copied
         )
+        step.padding = padding(self.graph, costs, self.plan)
         step.orders = orders_of(steps, self.plan, self._at_most(MOST_STEPS))
         others = max(FEWEST, min(MOST, self.rounds // ROUNDS - 1))
         step.variations = variations_of(lifetimes, costs, self.landed, others)
