@@ -128,11 +128,11 @@ def more_is_held(entry: Entry) -> bool:
 
     Small buffers do not count: they lie in pieces that are kept apart, where they break up nothing.
     """
-    for one in entry.planned:
-        before = one.request.bytes_beside + padding(one.graph, one.costs, one.plan)
-        if bytes_beside(entry.captured, one.request) >= before + SMALL:
-            return True
-    return False
+    return any(
+        bytes_beside(entry.captured, one.request)
+        >= one.request.bytes_beside + padding(one.graph, one.costs, one.plan) + SMALL
+        for one in entry.planned
+    )
 
 
 def reachable(entry: Entry, learned: Mapping[str, int], error: Error) -> dict[str, int]:
